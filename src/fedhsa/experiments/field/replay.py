@@ -75,7 +75,7 @@ class Replay(AbstractStudy):
         return Problem(Regression(chain, root[None]), like=np.zeros(self.dim), theta_star=root)
 
     def method(self, name: str, epsilon: float) -> AbstractAlgorithm:
-        """Returns a method with the source's numbers: buffers of 1/epsilon^2; 1 in log(d) / epsilon^2 samples is kept."""
+        """Returns a method with the source's numbers: buffers of 1/epsilon^2, or one of log(d) / epsilon^2 kept."""
         B = round(1 / epsilon**2)
         if name == "SGD with data drop":
             return Thinned(LocalSA(self.step_size, 1), round(B * math.log(self.dim)))

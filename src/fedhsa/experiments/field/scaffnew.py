@@ -221,7 +221,7 @@ class Probability(AbstractStudy):
         return statistics.jackknife(lambda seeds: vertex(p, exchanges[:, seeds].mean(1)), np.arange(exchanges.shape[1]))
 
     def _slope(self, outcome: Outcome) -> Estimate:
-        """Returns the slope of the best p in the condition number, whose coins count as independent of each other."""
+        """Returns the slope of the best p in the condition number; coins count as independent between these numbers."""
         at = np.log(self.condition_numbers)
         weights = (at - at.mean()) / ((at - at.mean()) ** 2).sum()
         best = [self._best(outcome, kappa) for kappa in self.condition_numbers]

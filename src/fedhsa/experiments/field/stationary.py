@@ -96,7 +96,7 @@ class Stationary(AbstractStudy):
         return logistic.from_arrays(inputs, labels, kernels, regularisation=self.regularisation)
 
     def linearised(self, cohort: Problem) -> Problem:
-        """Returns agents with the same values and slopes of operators at the minimum; their stationary mean is exact."""
+        """Returns affine agents with the same values and slopes at the minimum; their stationary mean is exact."""
         law, (theta,) = self.law(cohort), cohort.theta_star
         agents: Any = cohort.agents
         x, y = agents.inputs[..., 0], agents.labels
@@ -141,7 +141,7 @@ class Stationary(AbstractStudy):
         return (curved - straight).mean(1), (curved**2).mean(1)
 
     def coefficients(self, outcome: Outcome, label: str) -> np.ndarray:
-        r"""Returns the polynomial through moment / step size, `(steps, seeds)`; the first coefficient is the limit at 0."""
+        r"""Returns the polynomial through moment / step size, `(steps, seeds)`; its first entry is the limit at 0."""
         steps = np.array(self.step_sizes)
         return np.linalg.solve(np.vander(steps, increasing=True), outcome.arrays[label] / steps[:, None])
 

@@ -1,4 +1,4 @@
-"""FedHSA with hostile agents: what one does to either exchange, and what robust rules cost (claim 45)."""
+"""FedHSA with Byzantine agents: their effect on either exchange, and the cost of robust rules (claim 45)."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -22,27 +22,27 @@ from ..study.checks import Checks
 
 MEAN, MEDIAN, TRIMMED, GEOMETRIC, FILTER = "mean", "median", "trimmed mean", "geometric median", "filter"
 PLACES = {"operators": (True, False), "displacements": (False, True), "both": (True, True)}
-"""Which of the two exchanges something is done to."""
+"""The exchanges to which a rule or an attack applies."""
 PALETTE = {MEAN: figures.COLOURS["FedHSA"]} | dict(
     zip((MEDIAN, TRIMMED, GEOMETRIC, FILTER), figures.FALLBACK, strict=False)
 )
 MARKERS = {MEAN: "o", MEDIAN: "s", TRIMMED: "^", GEOMETRIC: "D", FILTER: "v"}
 LINES = {"operators": "-", "displacements": figures.DOTS, "both": figures.DASHES}
 LOWEST, HIGHEST = 1e-5, 1e2
-"""Where the axis of squared errors ends."""
+"""The ends of the axis of squared errors."""
 ROUNDING = 1e-16
-"""A squared error that counts as zero."""
+"""The squared error below which an error counts as zero."""
 HIGHER_ORDERS = 0.08
-"""How far ratios of floors may be from those of the first order in the step."""
+"""The tolerance of ratios of floors relative to their first order in the step size."""
 DRAWS = 4000
-"""Of normal replies of all agents, for the variance of a rule."""
+"""The number of samples of normal replies of all agents, for the variance of a rule."""
 ASIDE = 0.22
-"""How far the two exchanges are from the middle of a rule's place in the figure."""
+"""The distance of the two exchanges from the middle of a rule's place in the figure."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Adversaries(AbstractStudy):
-    """Quadratic agents, one of which is hostile; limits without noise, and floors of equal agents with it."""
+    """Quadratic agents, one of which is Byzantine; limits without noise, and floors of equal agents with noise."""
 
     name: str = "field/adversaries"
     title: str = "FedHSA with hostile agents"
@@ -54,11 +54,11 @@ class Adversaries(AbstractStudy):
     step_size: float = 0.02
     local_steps: int = 5
     strengths: tuple[float, ...] = (1.0, 3.0, 8.0, 30.0)
-    """By which a hostile agent multiplies what it flips."""
+    """The factors by which a Byzantine agent multiplies a reply with flipped sign."""
     shift: float = 1.0
-    """What it adds to displacements, in units of eta H times the size of operators. At 0 it is not run."""
+    """The shift added to displacements, in units of eta H times the size of operators. At 0 this attack is not run."""
     places: tuple[str, ...] = tuple(PLACES)
-    """Where agents lie."""
+    """The exchanges that are attacked."""
     heterogeneities: tuple[float, ...] = (0.125, 0.25, 0.5, 1.0)
     rules: tuple[str, ...] = (MEDIAN, TRIMMED, GEOMETRIC, FILTER)
     rounds: int = 1000
@@ -81,12 +81,12 @@ class Adversaries(AbstractStudy):
         return 10.0 + 13.0 * len(self.rules) + 2e-4 * self.seeds * self.noisy_rounds
 
     def problem(self, heterogeneity: float = 1.0) -> Problem:
-        """The agents, without noise."""
+        """Returns the agents, without noise."""
         made = quadratic.random(self.num_agents, self.dim, heterogeneity=heterogeneity, key=self.problem_key)
         return made.noiseless()
 
     def rule(self, name: str, problem: Problem) -> tuple[AbstractRule | None, AbstractRule | None]:
-        """The rule for operators and that for displacements; the filter knows how far apart operators are."""
+        """Returns the rules for operators and for displacements; the filter uses the true spread of operators."""
         if name == FILTER:
             sigma = max(self._spread(problem), 1e-3) / 2
             return ConcentrationFilter(sigma), ConcentrationFilter(self.step_size * self.local_steps * sigma)
@@ -94,7 +94,7 @@ class Adversaries(AbstractStudy):
         return rules[name], rules[name]
 
     def method(self, name: str, problem: Problem, place: str = "both") -> AbstractAlgorithm:
-        """FedHSA with a rule in some of its exchanges."""
+        """Returns FedHSA with a rule in some of its exchanges."""
         plain = FedHSA(self.step_size, local_steps=self.local_steps)
         rules = tuple(
             rule if here else None for rule, here in zip(self.rule(name, problem), PLACES[place], strict=True)
@@ -102,7 +102,7 @@ class Adversaries(AbstractStudy):
         return plain if rules == (None, None) else Robust(plain, rules)
 
     def _spread(self, problem: Problem) -> float:
-        """The root mean square over agents of their operators at the root."""
+        """Returns the root mean square of the agents' operators at the root."""
         return float(np.sqrt((problem.mean_operators(problem.root) ** 2).sum(1).mean()))
 
     def run(self, runner: Runner) -> Outcome:
@@ -119,7 +119,7 @@ class Adversaries(AbstractStudy):
                 yield rule, "shift", "displacements", self.shift
 
     def attack(self, problem: Problem, kind: str, place: str, size: float) -> tuple[AbstractAttack | None, ...]:
-        """What the hostile agent does in either exchange."""
+        """Returns the Byzantine agent's attack in each exchange."""
         if kind == "sign flip":
             both: tuple[AbstractAttack, ...] = (SignFlip(size), SignFlip(size))
         else:
@@ -128,25 +128,25 @@ class Adversaries(AbstractStudy):
         return tuple(attack if here else None for attack, here in zip(both, PLACES[place], strict=True))
 
     def _attacked(self, runner: Runner, rule: str, kind: str, place: str, size: float) -> dict[str, Any]:
-        """The squared error that an attack by one agent leaves without noise, and what it should be where we know."""
+        """Returns the squared error under an attack by one agent without noise, and its exact value where known."""
         problem = self.problem()
         method = self.method(rule, problem)
         attacked = Byzantine(method, 1 / self.num_agents, self.attack(problem, kind, place, size))
         found = runner.simulate(problem, attacked, rounds=self.rounds, every=self.rounds)
         error = float(found.error[0, -1])
-        error = error if error < HIGHEST else None  # it diverges, or has begun to
+        error = error if error < HIGHEST else None  # it diverges, or has begun to diverge
         known = self.known_limit(problem, kind, place, size) if rule == MEAN else None
         law = None if known is None else float(((known - problem.root) ** 2).sum())
         return {"rule": rule, "attack": kind, "place": place, "size": size, "error": error, "law": law}
 
     def known_limit(self, problem: Problem, kind: str, place: str, size: float) -> np.ndarray | None:
-        """Where averaged lies lead FedHSA: to the root of the falsified operator, or away by the shift's pull."""
+        """Returns FedHSA's limit if false replies are averaged: the falsified operator's root, or a shifted point."""
         A, b = problem.affine_parts()
         M, root = self.num_agents, problem.root
         if place == "both":
             return None
         if place == "displacements":
-            if kind == "sign flip":  # displacements vanish where operators balance, and so do their opposites
+            if kind == "sign flip":  # where operators balance, displacements vanish, with either sign
                 return root if size < M - 1 else None
             pull = self.attack(problem, kind, place, size)[1].size / M * np.ones(self.dim)  # pyright: ignore
             transition = round_map(problem, FedHSA(self.step_size, local_steps=self.local_steps)).transition
@@ -161,7 +161,7 @@ class Adversaries(AbstractStudy):
             yield rule, "displacements", 1.0
 
     def _cost(self, runner: Runner, rule: str, place: str, heterogeneity: float) -> dict[str, Any]:
-        """The squared error that a rule leaves when nobody is hostile; and how large its vector is there, by NumPy."""
+        """Returns a rule's squared error without Byzantine agents, and the size of the operators' median there."""
         problem = self.problem(heterogeneity)
         found = runner.simulate(problem, self.method(rule, problem, place), rounds=self.rounds, every=self.rounds)
         operators = problem.mean_operators(found.theta[0])
@@ -172,7 +172,7 @@ class Adversaries(AbstractStudy):
         return {"rule": rule, "place": place, "heterogeneity": heterogeneity, "error": error, "median": vanishes}
 
     def _noise(self, runner: Runner) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        """Floors of equal agents with white noise, and how much more a rule varies than the mean of such replies."""
+        """Returns floors of equal agents with white noise, and each rule's variance relative to the mean's variance."""
         A, b = self.problem(0.0).affine_parts()
         problem = quadratic.from_arrays(-A, -b, noise_std=self.noise_std)
         rng, arrays, factors = np.random.default_rng(self.key), {}, {}
@@ -187,20 +187,20 @@ class Adversaries(AbstractStudy):
         return arrays, factors
 
     def _variance_factor(self, rule: AbstractRule | None, rng: np.random.Generator) -> float:
-        """The variance of a rule's vector for standard normal replies, in units of that of their mean."""
+        """Returns the variance of a rule's vector for standard normal replies, relative to their mean's variance."""
         x = rng.standard_normal((DRAWS, self.num_agents, self.dim))
         with precision():
             everyone = jnp.full(self.num_agents, True)
             found = np.asarray(jax.jit(jax.vmap(lambda x: rule(x, everyone)))(jnp.asarray(x)))  # pyright: ignore
-        # A rule that moves with its replies has with their mean the covariance that this has with itself.
+        # The covariance of a translation-equivariant rule with the mean of the replies is the mean's variance.
         return 1 + self.num_agents * float(((found - x.mean(1)) ** 2).mean())
 
     def expected_ratio(self, factor: float, place: str) -> float:
-        """By how much a rule raises the floor of equal agents, to first order in the step."""
+        """Returns the factor by which a rule raises the floor of equal agents, to first order in the step size."""
         return 1 + (factor - 1) * (self.local_steps if place == "operators" else self.local_steps - 1)
 
     def ratio(self, outcome: Outcome, rule: str, place: str) -> Estimate:
-        """The floor with a rule relative to that with the mean."""
+        """Returns the floor with a rule relative to the floor with the mean."""
         return statistics.ratio(outcome.arrays[f"{rule}/{place}"], outcome.arrays[f"{MEAN}/both"])
 
     def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
@@ -342,5 +342,5 @@ def _look(rule: str) -> dict[str, Any]:
 
 
 def _shown(error: float | None) -> float:
-    """The error on an axis that ends."""
+    """Returns the error, clipped to the axis."""
     return HIGHEST if error is None else max(error, LOWEST)

@@ -1,4 +1,4 @@
-"""Too many local steps: where FedHSA diverges, simulated, against where its round map stops contracting."""
+"""Too many local steps: the simulated onset of FedHSA's divergence, against the stability limit of its round map."""
 
 import dataclasses
 from collections.abc import Callable
@@ -20,37 +20,37 @@ from .contraction import fed_hsa_boundary, one_exchange_boundary, one_exchange_m
 COLOUR = figures.colours(["FedHSA", "SCAFFLSA", "OneExchangeFedHSA"])
 NAMES = {"scalars": "two scalars", "quadratic": "quadratic", "td": "TD"}
 SHARP = 2e-3
-"""How far a measured factor per round may be from the spectral radius."""
+"""The tolerance of a measured factor per round relative to the spectral radius."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Boundary(AbstractStudy):
-    r"""Steps and local steps on three problems: the error's factor per round, and the spectral radius beside it."""
+    r"""Step sizes and local steps on three problems: the error's factor per round, and the spectral radius."""
 
     name: str = "field/boundary"
     title: str = "Too many local steps"
     source: str = "Large H in FedHSA: a question that the paper leaves open"
     seeds: int = 32
-    """Of the runs with noise."""
+    """The number of seeds of the runs with noise."""
     slopes: tuple[float, ...] = (0.1, 1.0)
-    """Of the two scalars."""
+    """The slopes of the two scalar operators."""
     num_agents: int = 20
     dim: int = 10
     num_states: int = 20
-    """Of TD."""
+    """The number of states of the TD problem."""
     min_eigenvalue: float = 1e-6
     """The smallest curvature of every agent of the quadratic problem."""
     problem_key: int = 0
-    """Which random problems."""
+    """The key of the random problems."""
     local_steps: tuple[int, ...] = (1, 2, 3, 5, 10, 30, 100, 1000)
     parts: tuple[float, ...] = (0.1, 0.25, 0.5, 0.8, 1.25, 2.0, 4.0)
-    """Step times local steps, by the boundary at the most local steps."""
+    """The step size times local steps, relative to the boundary at the most local steps."""
     near: float = 0.02
-    """Two more steps are this part below and above the boundary at their own number of local steps."""
+    """Two further step sizes are below and above the boundary by this relative distance, for each number of steps."""
     others: tuple[int, ...] = (10, 100, 1000)
-    """Local steps at which other corrections are tried."""
+    """The numbers of local steps at which other corrections are tried."""
     noisy_steps: int = 10
-    """Local steps of the runs with noise."""
+    """The number of local steps in the runs with noise."""
     rounds: int = 400
 
     claim: ClassVar[int] = 18
@@ -61,7 +61,7 @@ class Boundary(AbstractStudy):
         return 6.0 + 3.5 * len(self.local_steps) + 5.0 * len(self.others)
 
     def problems(self) -> dict[str, Problem]:
-        """By name; TD has independent observations, whose law in the mean square is known."""
+        """Returns the problems by name; TD has independent observations, for which the mean-square law is exact."""
         A = np.array(self.slopes).reshape(-1, 1, 1)
         common: dict[str, Any] = {"num_agents": self.num_agents, "dim": self.dim, "key": self.problem_key}
         return {
@@ -91,7 +91,7 @@ class Boundary(AbstractStudy):
         return Outcome(arrays, {"rows": rows, "noisy": noisy, **facts})
 
     def _plan(self, A: np.ndarray, reach: float) -> list[dict[str, Any]]:
-        """What to simulate without noise: method, local steps, step, and the spectral radius where it has a formula."""
+        """Returns the runs without noise: method, local steps, step size, and the spectral radius if it is known."""
         found = []
         for H in self.local_steps:
             own = fed_hsa_boundary(A, H)
@@ -120,7 +120,7 @@ class Boundary(AbstractStudy):
     def _with_noise(
         self, runner: Runner, problem: Problem, A: np.ndarray, name: str, arrays: dict[str, Any]
     ) -> list[dict[str, Any]]:
-        """Floors below the boundary, growth above it; for TD, whose noise multiplies, also below that of the mean."""
+        """Runs with noise below and above the boundary; TD has multiplicative noise and can diverge below it."""
         H, own = self.noisy_steps, fed_hsa_boundary(A, self.noisy_steps)
         steps = {"below": 0.9 * own, "above": 1.1 * own}
         if name == "td":
@@ -254,7 +254,7 @@ class Boundary(AbstractStudy):
         ax.set(xscale="log", yscale="log", xlabel="local steps $H$", ylabel=r"$\eta H$", title=NAMES[name])
 
     def _plot_factors(self, ax: figures.Axes, outcome: Outcome) -> None:
-        ends = (0.88, 1.12)  # the agents' own instability is steeper: a few points of TD lie outside
+        ends = (0.88, 1.12)  # the agents' own instability is steeper: a few points of TD are outside
         for name, look in (("scalars", "finite-sum"), ("quadratic", "quadratic"), ("td", "td")):
             near = rows_of(outcome, problem=name, method="FedHSA", near=True)
             at = [row["radius"] for row in near], [row["growth"] for row in near]

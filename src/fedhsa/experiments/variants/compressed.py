@@ -1,4 +1,4 @@
-"""FedHSA with both exchanges coded: what every kind of memory leaves at the root, and what bytes buy (claim 20)."""
+"""FedHSA with both exchanges compressed: the floor with each kind of memory, and the error per byte (claim 20)."""
 
 import dataclasses
 from typing import Any, ClassVar, Literal
@@ -34,20 +34,20 @@ METHODS: dict[str, tuple[AbstractCodec, Literal["error", "difference", "none"]]]
 CODECS = {"TopK": ("#D55E00", "s"), "RandK": ("#009E73", "^"), "Quantised": ("#CC79A7", "D"), "Sign": ("#8424FC", "v")}
 FACES = {"error": "full", "difference": "left", "none": "none"}
 LINES = {"error": "-", "difference": figures.DOTS, "none": (0, (6, 1.5, 1, 1.5))}
-"""A codec has a colour and a marker; its memory decides how the marker is filled and which line it has."""
+"""A codec determines the colour and the marker; its memory determines the marker's filling and the line style."""
 NOISY = [PLAIN, *(label for label in METHODS if label != "TopK")]
 UNBIASED, FEEDBACK = ("RandK", "Quantised"), ("TopK, error", "Sign, error")
 ROUNDING = 1e-20
-"""A squared error that counts as zero."""
+"""The squared error below which an error counts as zero."""
 HIGHER_ORDERS = 0.1
-"""How far floors and slopes may be from those of leading order, at the steps that are run."""
+"""The tolerance of floors and slopes relative to their leading order, at the step sizes of the study."""
 EVERY = 5
-"""Rounds between records of noisy runs."""
+"""The number of rounds between two records of noisy runs."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CompressedStudy(AbstractStudy):
-    """A quadratic problem without noise, at several steps, and with it, at several steps and numbers of agents."""
+    """A quadratic problem at several step sizes, with and without noise, and with noise at two numbers of agents."""
 
     name: str = "field/compressed"
     title: str = "Compressed FedHSA"
@@ -59,14 +59,14 @@ class CompressedStudy(AbstractStudy):
     local_steps: int = 5
     steps: tuple[float, ...] = (0.0025, 0.005, 0.01, 0.02)
     rounds: int = 2400
-    """Without noise; with it, half as many."""
+    """The number of rounds without noise; runs with noise have half this number."""
     noise_std: float = 1.0
     start: float = 3.0
-    """Of noisy runs: the distance from the root in each entry."""
+    """The initial distance from the root in each entry, in noisy runs."""
     targets: tuple[float, ...] = (1.0, 0.1, 0.03, 0.01)
-    """Squared errors whose price in bytes is compared."""
+    """The squared errors for which the numbers of bytes are compared."""
     copies: int = 8
-    """How often all agents are repeated to see what is left of the linear speed-up."""
+    """The number of copies of all agents in the measurement of the linear speed-up."""
 
     claim: ClassVar[int] = 20
     quick_settings: ClassVar[dict[str, Any]] = {"seeds": 8, "rounds": 1200, "steps": (0.005, 0.01, 0.02), "copies": 2}
@@ -99,7 +99,7 @@ class CompressedStudy(AbstractStudy):
 
     @property
     def middle(self) -> float:
-        """The step at which methods are compared side by side."""
+        """The step size at which methods are compared side by side."""
         return self.steps[-2]
 
     def _method(self, label: str, step: float) -> AbstractAlgorithm:
@@ -110,7 +110,7 @@ class CompressedStudy(AbstractStudy):
         return {"rounds": self.rounds, "seeds": self.seeds, "key": self.key}
 
     def _floors(self, runner: Runner, problem: Problem, algorithm: AbstractAlgorithm) -> tuple[np.ndarray, float]:
-        """Each seed's mean squared error over the second half of a run from the root, and that of the mean."""
+        """Returns each seed's mean-square error over half of a run from the root, and that of the time average."""
         root, half = problem.theta_star, self.rounds // 2
         found = runner.simulate(problem, algorithm, theta=root, record=("error", "theta"), **self._how())
         average = found.records["theta"][:, half:].mean(1) - root
@@ -121,7 +121,7 @@ class CompressedStudy(AbstractStudy):
         return runner.simulate(problem, self._method(label, step), theta=problem.theta_star + self.start, **how)
 
     def _laws(self, problem: Problem) -> dict[str, list[float]]:
-        """The floors without noise that each derivation gives, one for each step."""
+        """Returns the floors without noise from each derivation, one for each step size."""
         agents, H, k, silent = mean_operators(problem), self.local_steps, round(PART * self.dim), problem.noiseless()
         scales = [step * H for step in self.steps]
         rest = laws.fixed_point(agents, laws.top_k(k))
@@ -204,30 +204,30 @@ class CompressedStudy(AbstractStudy):
         return "; ".join(said)
 
     def slope(self, outcome: Outcome, label: str) -> Estimate:
-        """Of the floor without noise in the step."""
+        """Returns the slope of the floor without noise in the step size."""
         samples = [outcome.arrays[f"{label}/step {step:g}"] for step in self.steps]
         return statistics.slope(self.steps, samples)
 
     def by_plain(self, outcome: Outcome, label: str, step: float) -> Estimate:
-        """The floor with noise relative to that of uncompressed FedHSA at the same step."""
+        """Returns the floor with noise relative to the floor of uncompressed FedHSA at the same step size."""
         own, plain = (second_half(outcome.arrays[f"{name}/noise {step:g}"]) for name in (label, PLAIN))
         return statistics.ratio(own, plain)
 
     def added(self, outcome: Outcome, label: str) -> Estimate:
-        """The slope in the step of what coding adds to the floor with noise."""
+        """Returns the slope, in the step size, of the increase in the floor with noise that compression causes."""
         floors = [
             [second_half(outcome.arrays[f"{name}/noise {step:g}"]) for name in (label, PLAIN)] for step in self.steps
         ]
         return statistics.slope(self.steps, [coded - plain for coded, plain in floors])
 
     def speed_up(self, outcome: Outcome, label: str) -> Estimate:
-        """The floor relative to that with all agents repeated."""
+        """Returns the floor relative to the floor with copies of all agents."""
         return statistics.ratio(
             second_half(outcome.arrays[f"{label}/noise {self.middle:g}"]), outcome.arrays[f"{label}/many"]
         )
 
     def price(self, outcome: Outcome, label: str, target: float, ways: tuple[str, ...] = ("up",)) -> Estimate | None:
-        """Bytes to an error relative to those of uncompressed FedHSA, each at its best step; None if never reached."""
+        """Returns the bytes to an error relative to uncompressed FedHSA, each at its best step size, or None."""
         best = [self._best(outcome, name, target) for name in (label, PLAIN)]
         if None in best:
             return None
@@ -241,7 +241,7 @@ class CompressedStudy(AbstractStudy):
         return statistics.jackknife(price, np.arange(self.seeds))
 
     def _best(self, outcome: Outcome, label: str, target: float) -> float | None:
-        """The step that reaches an error first, with the floor well below it, so that all seeds' means do."""
+        """Returns the step size that reaches an error first, with a floor well below it, so that all means reach it."""
         rounds = {}
         for step in self.steps:
             errors = outcome.arrays[f"{label}/noise {step:g}"]
@@ -324,7 +324,7 @@ class CompressedStudy(AbstractStudy):
 
 
 def _marks(label: str) -> dict[str, Any]:
-    """The colour and the marker of a method: those of its codec, filled as its memory has it."""
+    """Returns the colour and the marker of a method from its codec, and the marker's filling from its memory."""
     if label == PLAIN:
         return figures.dots(figures.COLOURS["FedHSA"])
     colour, marker = CODECS[label.partition(",")[0]]

@@ -1,4 +1,4 @@
-"""Where FedHSA stops contracting: the first step at which the spectral radius of a round reaches 1."""
+"""The stability limit of FedHSA: the smallest step size at which the spectral radius of a round reaches 1."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from ...theory.stability import excess, first_crossing, largest_step
 
 
 def fed_hsa_boundary(A: np.ndarray, H: int) -> float:
-    """The first step at which the spectral radius of FedHSA's round map reaches 1, for Jacobians `A` `(M, d, d)`.
+    """Returns the first step size at which the spectral radius of FedHSA's round map is 1, for Jacobians `(M, d, d)`.
 
     !!! example
         >>> A = -np.array([0.5, 2.0]).reshape(2, 1, 1)                   # with one local step 2 / mean(a)
@@ -18,14 +18,14 @@ def fed_hsa_boundary(A: np.ndarray, H: int) -> float:
 
 
 def one_exchange_map(A: np.ndarray, step: float, H: int) -> np.ndarray:
-    r"""The map of two successive errors of FedHSA with the operators of the round before, $e^+ = F e + B e^-$."""
+    r"""Returns the map of two successive errors of FedHSA with the previous round's operators, $e^+ = F e + B e^-$."""
     F = LocalRule(step, H, 1.0, 0.0).transition(A)
     B = LocalRule(step, H, 1.0, 1.0).transition(A) - F
     return np.block([[F, B], [np.eye(len(F)), np.zeros_like(F)]])
 
 
 def one_exchange_boundary(A: np.ndarray, H: int) -> float:
-    """The first step at which the spectral radius of `one_exchange_map` reaches 1.
+    """Returns the first step size at which the spectral radius of `one_exchange_map` reaches 1.
 
     !!! example
         >>> A = -np.array([0.1, 1.0]).reshape(2, 1, 1)

@@ -1,4 +1,4 @@
-"""FedHSA extrapolated to step zero on the same observations: whether the speed-up then goes on."""
+"""FedHSA extrapolated to step size zero on the same observations: the linear speed-up with many agents."""
 
 import dataclasses
 import functools
@@ -21,7 +21,7 @@ from ..study.instance import Instance, repeated
 
 METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {"FedHSA": FedHSA, "LocalSA": LocalSA}
 PLAIN, EXTRAPOLATED = 0, 1
-"""Where each stands in the arrays."""
+"""The index of each method in the arrays."""
 LOOKS = {
     ("FedHSA", PLAIN): figures.Look("FedHSA", figures.COLOURS["FedHSA"], "o"),
     ("FedHSA", EXTRAPOLATED): figures.Look("FedHSA, extrapolated", "#009E73", "s"),
@@ -29,23 +29,23 @@ LOOKS = {
     ("LocalSA", EXTRAPOLATED): figures.Look("LocalSA, extrapolated", "#B87F00", "D"),
 }
 SETTLED = 1e-3
-"""What the mean may keep of its way from the start before anything is measured."""
+"""The part of the mean's initial error that may be left when measurements begin."""
 FIRST_ORDER = 0.1
-"""How far extrapolated floors may be off, as a part: their variance is known to first order in the step."""
+"""The relative tolerance of extrapolated floors: their variance is known to first order in the step size."""
 SEEN = 0.05
-"""How well the bias after extrapolation must be known: the half-width of its square, as a part of that before."""
+"""The largest half-width of the squared bias after extrapolation, relative to the squared bias before."""
 FEWER = 4
-"""How many times the rounds runs with fewer agents take, which cost less."""
+"""The factor by which runs with fewer agents, which cost less, have more rounds."""
 SMALL = (0.125, 0.25)
-"""Parts of the step between which the powers of the step in the biases are taken from theory."""
+"""The fractions of the step size between which theory gives the powers of the step size in the biases."""
 TINY = 1e-3
-"""The step on the problems with an exact law, where the variance is compared with its first order."""
+"""The step size on the problems with an exact law, on which the variance is compared with its first order."""
 TURN = np.array([[1.0, 2.0], [-2.0, 1.0]])
 """The matrix of the problem whose average operator rotates."""
 
 
 class Setting(NamedTuple):
-    """A method at the steps `step` and twice that, on the same observations of so many agents."""
+    """A method at the step sizes `step` and `2 * step`, on the same observations of a number of agents."""
 
     method: str
     M: int
@@ -54,7 +54,7 @@ class Setting(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Extrapolation(AbstractStudy):
-    """Floors against agents and biases against steps, before and after extrapolation."""
+    """Floors against agents and biases against step sizes, before and after extrapolation."""
 
     name: str = "field/extrapolation"
     title: str = "FedHSA extrapolated"
@@ -63,16 +63,16 @@ class Extrapolation(AbstractStudy):
     instance: Instance = dataclasses.field(
         default_factory=lambda: Instance("td", 4, {"num_states": 4, "dim": 2, "laziness": 0.85}, key=21)
     )
-    """The cohort, drawn like that of `saturation`, with another key."""
+    """The cohort, sampled like the cohort of `saturation` with another key."""
     local_steps: int = 20
     step_size: float = 0.1
-    """The smaller of the two steps."""
+    """The smaller of the two step sizes."""
     copies: tuple[int, ...] = (1, 4, 16, 64)
-    """How often the cohort is there."""
+    """The numbers of copies of the cohort."""
     step_sweep: tuple[float, ...] = (0.05, 0.1, 0.2)
-    """Smaller steps at the most agents; half of `step_size` must be there."""
+    """The step sizes with the most agents; half of `step_size` must be included."""
     rounds: int = 1800
-    """That count, and that tail averages are over."""
+    """The number of rounds that count, which tail averages are taken over."""
 
     claim: ClassVar[int] = 22
     figure_size: ClassVar[tuple[float, float]] = (7.2, 3.2)
@@ -83,7 +83,7 @@ class Extrapolation(AbstractStudy):
         return 25.0 + 3.0 * len({run[:2] for run in self.runs()}) + 8e-8 * self.seeds * self.local_steps * work
 
     def runs(self) -> list[Setting]:
-        """Every run once; first those with more and more agents."""
+        """Returns every run once, starting with the runs that increase the number of agents."""
         fewest, most = (self.instance.num_agents * self.copies[k] for k in (0, -1))
         found = [Setting("FedHSA", self.instance.num_agents * copies, self.step_size) for copies in self.copies]
         found += [Setting("FedHSA", most, step) for step in self.step_sweep]
@@ -124,7 +124,7 @@ class Extrapolation(AbstractStudy):
         return Outcome(arrays, facts)
 
     def _measure(self, runner: Runner, root: np.ndarray, run: Setting, prediction: Prediction):
-        """For each seed, plain and extrapolated: floor of the last iterate, error of tail averages, and mean error."""
+        """Returns floors of the last iterate, errors of tail averages, and mean errors, plain and extrapolated."""
         before, chunks = settling(prediction, SETTLED), self._chunks(run)
         settings: dict[str, Any] = {"seeds": self.seeds, "key": self.key, "theta": root}
         settings["record"] = {"copies": lambda snapshot: snapshot.server.inner.theta}
@@ -142,7 +142,7 @@ class Extrapolation(AbstractStudy):
         return self.instance.num_agents * self.copies[-1]
 
     def _variances(self) -> dict[str, float]:
-        """What extrapolation does to the variance of the last iterate, by exact laws and to first order in the step."""
+        """Returns the effect of extrapolation on the last iterate's variance, exact and to first order."""
         problems = {
             "symmetric": quadratic.random(num_agents=4, dim=2, start="stationary"),
             "rotating": quadratic.from_arrays(np.stack([TURN] * 2), np.zeros((2, 2)), noise_std=0.1),
@@ -220,7 +220,7 @@ class Extrapolation(AbstractStudy):
         return self.runs().index(Setting(method, M, step))
 
     def _excess(self, outcome: Outcome, kind: int) -> statistics.Estimate:
-        """The floor at the most agents over what 1/M makes of that of one cohort."""
+        """Returns the floor with the most agents relative to the floor of one cohort scaled by 1/M."""
         last, M = outcome.arrays["last"][:, kind], [run.M for run in self.runs()]
         k = len(self.copies) - 1
         return statistics.ratio(M[k] * last[k], M[0] * last[0])
@@ -306,8 +306,8 @@ class Extrapolation(AbstractStudy):
 
 
 def variance_ratio(A_bar: np.ndarray, long_run: np.ndarray) -> float:
-    r"""The variance of $2\theta^{(\eta)} - \theta^{(2\eta)}$ on the same observations, relative to that of
-    $\theta^{(\eta)}$.
+    r"""Returns the variance of $2\theta^{(\eta)} - \theta^{(2\eta)}$ on the same observations, relative to the
+    variance of $\theta^{(\eta)}$.
 
     To first order in the step, from $a \bar A X_{ab} + b X_{ab} \bar A^T = -ab\, \bar\Gamma$ for steps $a$ and $b$.
 
@@ -323,13 +323,13 @@ def variance_ratio(A_bar: np.ndarray, long_run: np.ndarray) -> float:
 
 
 def _biases(one: Prediction, two: Prediction, M: float) -> tuple[np.ndarray, np.ndarray]:
-    """With so many agents, of the smaller step and after extrapolation."""
+    """Returns the biases with `M` agents, at the smaller step size and after extrapolation."""
     biases = [p.persistent_bias + p.problem.num_agents / M * (p.bias - p.persistent_bias) for p in (one, two)]
     return biases[0], 2 * biases[0] - biases[1]
 
 
 def _level_doubt(prediction: Prediction) -> float:
-    """How far a predicted squared bias may be off, as a part: what is left out of the floor may all be bias."""
+    """Returns the relative uncertainty of a predicted squared bias: all omitted parts of the floor may be bias."""
     return min(doubt(prediction) * prediction.floor / _square(prediction.bias), WIDEST)
 
 

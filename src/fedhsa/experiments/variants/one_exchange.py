@@ -1,4 +1,4 @@
-"""FedHSA with one exchange: what the correction of the round before saves, and what it costs."""
+"""FedHSA with one exchange: benefits and costs of the correction from the previous round."""
 
 import dataclasses
 import math
@@ -29,11 +29,11 @@ METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {
 TWO, ONE = "FedHSA", "OneExchangeFedHSA"
 COLOUR, MARKERS = figures.colours(list(METHODS)), dict(zip(METHODS, "os^v", strict=True))
 SETTLED = 1e-3
-"""What the mean may keep of its way from the start before floors are measured."""
+"""The part of the mean's initial error that may be left when the measurement of floors begins."""
 FIRST_ORDER = 0.1
-"""How far biases known to first order in the step may be off, as a part."""
+"""The relative tolerance of biases that are known to first order in the step size."""
 SMALL = (0.005, 0.01)
-"""Parts of the boundary at which the floors' difference is taken from the exact law, to see its power of the step."""
+"""Fractions of the boundary at which the exact floors' difference shows its power of the step size."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,30 +49,30 @@ class OneExchange(AbstractStudy):
     min_eigenvalue: float = 0.1
     """The smallest curvature of every agent."""
     problem_key: int = 0
-    """Which random quadratic problem."""
+    """The key of the random quadratic problem."""
     slopes: tuple[float, ...] = (0.1, 1.0)
-    """Of the two scalars."""
+    """The slopes of the two scalar operators."""
     local_steps: tuple[int, ...] = (2, 10, 50)
-    """Where the boundary is simulated, each with both methods."""
+    """The numbers of local steps at which the boundary is simulated, each with both methods."""
     near: float = 0.02
-    """How far from the boundary, on either side, as a part."""
+    """The relative distance from the boundary on either side."""
     floor_steps: int = 10
-    """Local steps of the runs with noise."""
+    """The number of local steps in the runs with noise."""
     parts: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
-    """Steps of the floors, by the largest stable one with one exchange."""
+    """The step sizes of the floors, relative to the largest stable step size with one exchange."""
     followed: float = 0.1
-    """Of these, the step whose error is followed from the start."""
+    """The member of `parts` at which the error is followed from the start."""
     rounds: int = 1000
-    """That count for a floor."""
+    """The number of rounds that count for a floor."""
     instance: Instance = dataclasses.field(
         default_factory=lambda: Instance("td", 4, {"num_states": 4, "dim": 2, "laziness": 0.85}, key=33)
     )
-    """A cohort with a slow chain and noise that multiplies, as in `saturation`."""
+    """A cohort with a slow chain and multiplicative noise, as in `saturation`."""
     copies: int = 64
     td_step: float = 0.025
     td_local_steps: int = 20
     td_rounds: int = 800
-    """That count for the bias."""
+    """The number of rounds that count for the bias."""
 
     claim: ClassVar[int] = 23
     figure_size: ClassVar[tuple[float, float]] = (7.2, 2.9)
@@ -83,7 +83,7 @@ class OneExchange(AbstractStudy):
         return 24.0 + 9.0 * len(self.local_steps) + 7e-8 * self.seeds * td
 
     def problem(self) -> Problem:
-        """Whose noise is additive, so that all four methods have an exact law."""
+        """Returns a problem with additive noise, for which all four methods have an exact law."""
         common: dict[str, Any] = {"min_eigenvalue": self.min_eigenvalue, "start": "stationary"}
         return quadratic.random(self.num_agents, self.dim, key=self.problem_key, **common)
 
@@ -103,7 +103,7 @@ class OneExchange(AbstractStudy):
         return Outcome(arrays, facts)
 
     def _sides(self) -> list[tuple[str, int, float]]:
-        """Methods, local steps, and steps as parts of the largest stable one."""
+        """Returns methods, local steps, and step sizes as fractions of the largest stable step size."""
         return [
             (name, H, 1 + side) for name in (TWO, ONE) for H in self.local_steps for side in (-self.near, self.near)
         ]
@@ -119,13 +119,13 @@ class OneExchange(AbstractStudy):
         return {"method": name, "H": H, "step": step, "radius": radius, "growth": found}
 
     def _scalars(self) -> dict[str, Any]:
-        r"""$Q$ at the boundary of one exchange and $P + Q$ at FedHSA's, and both limits for ever more local steps."""
+        r"""Returns $Q$ at the boundary of one exchange, $P + Q$ at FedHSA's boundary, for growing $H$."""
         A = -np.array(self.slopes).reshape(-1, 1, 1)
         one, two, many = [], [], [5, 20, 100]
         for H in many:
             one.append(float(one_exchange_map(A, one_exchange_boundary(A, H), H)[0, 1]))
             two.append(float(LocalRule(fed_hsa_boundary(A, H), H, 1.0, 1.0).transition(A)[0, 0]))
-        within = -np.array([0.5, 1.0]).reshape(-1, 1, 1)  # AM/HM = 9/8: no number of local steps is too many
+        within = -np.array([0.5, 1.0]).reshape(-1, 1, 1)  # AM/HM = 9/8: stable for every number of local steps
         tried = [one_exchange_map(within, 0.5, 2**k) for k in range(12)]
         worst = max(spectral_radius(map) for map in tried)
         return {"H": many, "Q": one, "P + Q": two, "like": worst}
@@ -133,7 +133,7 @@ class OneExchange(AbstractStudy):
     def _with_noise(
         self, runner: Runner, problem: Problem, name: str, largest: float, arrays: dict[str, Any], facts: dict[str, Any]
     ) -> None:
-        """Floors at every step and the error from the start at one, of one method, with their exact laws."""
+        """Computes one method's floors at every step size and its error from the start at one, with exact laws."""
         laws, floors = {}, []
         for part in {*self.parts, *SMALL, self.followed}:
             laws[part] = predict(problem, METHODS[name](part * largest, local_steps=self.floor_steps))
@@ -155,7 +155,7 @@ class OneExchange(AbstractStudy):
         facts["floats"][name] = float(price.floats_up + price.floats_down)
 
     def _bias(self, runner: Runner, arrays: dict[str, Any]) -> dict[str, float]:
-        """The mean error with many agents on a slow chain, and its predicted square."""
+        """Returns the mean error with many agents on a slow chain, and its predicted square."""
         cohort, step, H, found = self.instance.build(), self.td_step, self.td_local_steps, {}
         problem = repeated(cohort, self.copies)
         before = math.ceil(math.log(SETTLED) / math.log(exact.spectral_radius(cohort, FedHSA(step, local_steps=H))))
@@ -239,7 +239,7 @@ class OneExchange(AbstractStudy):
         return statistics.ratio(above, below), floors[ONE][k] / floors[TWO][k]
 
     def _trips(self, outcome: Outcome, name: str) -> float:
-        """Exchanges until the error, by the law, is twice FedHSA's floor."""
+        """Returns the exchanges until the exact error is twice FedHSA's floor."""
         target = 2 * outcome.facts["floors"][TWO][self.parts.index(self.followed)]
         return outcome.facts["exchanges"][name] * int(np.argmax(outcome.arrays[f"{name}/law"] <= target))
 
@@ -295,7 +295,7 @@ class OneExchange(AbstractStudy):
             figures.theory(middle, steps, facts["floors"][name], colour)
             error, law = arrays[f"{name}/error"], arrays[f"{name}/law"]
             exchanges = facts["exchanges"][name] * np.arange(len(law))
-            few = slice(None, None, 2 if name == TWO else 4)  # as many markers to the same number of exchanges
+            few = slice(None, None, 2 if name == TWO else 4)  # both curves have the same number of markers per exchange
             right.plot(exchanges[few], error.mean(0)[few], **figures.dots(colour, MARKERS[name], 3))
             figures.theory(right, exchanges, law, colour)
         last = max(facts["exchanges"][name] * (len(arrays[f"{name}/law"]) - 1) for name in METHODS)
@@ -310,7 +310,7 @@ class OneExchange(AbstractStudy):
 
 
 def first_order_bias(cohort: Problem, step: float, H: int, *, agents: int, late: bool) -> np.ndarray:
-    r"""The Markov bias of FedHSA, or with the correction one round late, with so many agents like the cohort's.
+    r"""Returns the Markov bias of FedHSA, optionally with a correction one round late, for `agents` such agents.
 
     `late` replaces the lag $\ell$ from the observation of the correction to local step $\ell$ by $H + \ell$.
 

@@ -1,4 +1,4 @@
-"""FedHSA with some of the agents: the floor that sampling leaves, and when it pays that everyone answers (claim 21)."""
+"""FedHSA with partial participation: the floor due to sampling, and the value of replies from all agents (claim 21)."""
 
 import dataclasses
 import functools
@@ -28,20 +28,20 @@ PALETTE = {FED: figures.COLOURS["FedHSA"], LOCAL: figures.COLOURS["LocalSA"]}
 PALETTE |= dict(zip((ALL, SCAFFOLDED, "Bernoulli", "availability", WEIGHTED), figures.FALLBACK, strict=False))
 FIRST_ORDER: dict[str, Any] = {"color": "0.5", "linestyle": figures.DOTS, "linewidth": 1.0}
 ROUNDING = 1e-20
-"""A squared error that counts as zero."""
+"""The squared error below which an error counts as zero."""
 HIGHER_ORDERS = 0.06
-"""How far slopes, and ratios to the first order in the step, may be from 1 at the steps that are run."""
+"""The tolerance of slopes, and of ratios to the first order in the step size, around 1."""
 STEP, H = 0.02, 5
-"""Where neither is varied."""
+"""The step size and the local steps in runs that do not vary them."""
 UP = DOWN = 0.1
-"""Of availability: half of the agents are there on average, for ten rounds."""
+"""The rates of availability: on average half of the agents are available, for ten rounds."""
 ABOVE = 4
-"""Prices are those of an error so many times the floor."""
+"""Costs are measured at an error of this multiple of the floor."""
 LONG = 2000
-"""Rounds in which the law's error gets there, whatever the settings."""
+"""The number of rounds in which the exact error reaches the target for all settings."""
 
 Case = tuple[str, AbstractAlgorithm, float | None]
-"""A label, an algorithm and its exact floor, where we have one."""
+"""A label, an algorithm and its exact floor, if there is one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,15 +56,15 @@ class Participation(AbstractStudy):
     dim: int = 3
     problem_key: int = 0
     counts: tuple[int, ...] = (1, 2, 4, 6)
-    """How many take part."""
+    """The numbers of participating agents."""
     steps: tuple[float, ...] = (0.005, 0.01, 0.02, 0.04)
     local_steps: tuple[int, ...] = (2, 5, 10)
     rounds: int = 1500
     noise: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
-    """Standard deviations of white noise in each entry of an operator."""
+    """The standard deviations of white noise in each entry of an operator."""
     noisy_step: float = 0.01
     target: float = 0.02
-    """The floor at which steps are set where prices are compared."""
+    """The floor for which step sizes are chosen when costs are compared."""
 
     claim: ClassVar[int] = 21
     quick_settings: ClassVar[dict[str, Any]] = {"seeds": 32, "rounds": 600, "local_steps": (2, 5), "noise": (0.25, 4.0)}
@@ -98,16 +98,16 @@ class Participation(AbstractStudy):
 
     @property
     def _chances(self) -> np.ndarray:
-        """Unequal ones."""
+        """Returns unequal probabilities of participation."""
         return np.linspace(0.2, 0.9, self.num_agents)
 
     def with_noise(self, problem: Problem, sigma: float) -> Problem:
-        """The problem with white noise of this standard deviation."""
+        """Returns the problem with white noise of this standard deviation."""
         A, b = problem.affine_parts()
         return quadratic.from_arrays(-A, -b, noise_std=sigma)
 
     def _silent(self, problem: Problem) -> Iterator[Case]:
-        """What runs without noise."""
+        """Yields the runs without noise."""
 
         def case(label: str, algorithm: AbstractAlgorithm) -> Case:
             return label, algorithm, predict(problem, algorithm).floor
@@ -129,7 +129,7 @@ class Participation(AbstractStudy):
             yield f"{WEIGHTED}/step {step:g}", _partial(WeightedSampling(chances), step), floor
 
     def _noisy(self, problem: Problem, sigma: float) -> Iterator[Case]:
-        """What runs with noise."""
+        """Yields the runs with noise."""
         half, step = self._sample(self._half), self.noisy_step
         for label in (FED, ALL):
             algorithm = _partial(half, step, all_answer=label == ALL)
@@ -137,14 +137,14 @@ class Participation(AbstractStudy):
         yield f"{SCAFFOLDED}/noise {sigma:g}", Partial(SCAFFOLD(step, local_steps=H, option=2), half), None
 
     def _measure(self, runner: Runner, problem: Problem, algorithm: AbstractAlgorithm) -> tuple[np.ndarray, np.ndarray]:
-        """Each seed's mean squared error, and its mean error, over all but the first third of a run from the root."""
+        """Returns each seed's mean-square error and mean error over the last two thirds of a run from the root."""
         root, skipped = problem.theta_star, self.rounds // 3
         how: dict[str, Any] = {"rounds": self.rounds, "seeds": self.seeds, "key": self.key, "theta": root}
         found = runner.simulate(problem, algorithm, record=("error", "theta"), **how)
         return found.error[:, skipped:].mean(1), found.records["theta"][:, skipped:].mean(1) - root
 
     def _zero(self, runner: Runner, problem: Problem) -> dict[str, float]:
-        """The largest final error, without noise, of the methods that go to the root."""
+        """Returns the largest final error without noise of the methods that converge to the root."""
         half = self._sample(self._half)
         methods = {
             ALL: _partial(half, all_answer=True),
@@ -155,7 +155,7 @@ class Participation(AbstractStudy):
         return {label: float(runner.simulate(problem, a, **how).error[:, -1].max()) for label, a in methods.items()}
 
     def _price(self, runner: Runner, problem: Problem) -> dict[str, Any]:
-        """Both kinds at the steps that put their floors at the target, from an error of a hundred times that."""
+        """Runs both kinds at step sizes with the target floor, from an error of a hundred times that floor."""
         found: dict[str, Any] = {}
         theta = problem.theta_star + np.full(self.dim, np.sqrt(100 * self.target / self.dim))
         how: dict[str, Any] = {"rounds": self.rounds, "seeds": self.seeds, "key": self.key, "theta": theta}
@@ -172,14 +172,14 @@ class Participation(AbstractStudy):
         return found
 
     def _tuned(self, floor: Callable[[float], float]) -> float:
-        """The step that puts the floor at the target; the largest where the floor is lower still."""
+        """Returns the step size with the target floor; the largest step size if its floor is lower."""
         low, high = 1e-5, self.steps[-1]
         if floor(high) <= self.target:
             return high
         return float(brentq(lambda step: floor(step) - self.target, low, high))  # pyright: ignore[reportArgumentType]
 
     def _first_order(self, problem: Problem, agents: laws.MeanOperators) -> dict[str, Any]:
-        """What the laws tend to at small steps."""
+        """Returns the limits of the exact laws at small step sizes."""
         M, smallest = self.num_agents, self.steps[0]
 
         def floor(count: int, scale: float) -> float:
@@ -277,22 +277,22 @@ class Participation(AbstractStudy):
         )
 
     def slope(self, outcome: Outcome, by: str) -> Estimate:
-        """Of FedHSA's floor without noise: in the factor of `m`, the step, or the local steps `H`."""
+        """Returns the slope of FedHSA's floor without noise in the factor of `m`, the step size, or `H`."""
         M = self.num_agents
         values = {"m": self.counts, "step": self.steps, "H": self.local_steps}[by]
         x = [laws.sampling_factor(M, value) for value in values] if by == "m" else values
         return statistics.slope(x, [outcome.arrays[f"{FED}/{by} {value:g}"] for value in values])
 
     def bias(self, outcome: Outcome, step: float) -> Estimate:
-        """Squared, of weighted exchanges."""
+        """Returns the squared bias of weighted exchanges."""
         return statistics.squared_bias(outcome.arrays[f"{WEIGHTED}/step {step:g}/mean"])
 
     def gain(self, outcome: Outcome, sigma: str) -> Estimate:
-        """The floor when everyone answers relative to that when only those present do."""
+        """Returns the floor if all agents reply relative to the floor if only participating agents reply."""
         return statistics.ratio(outcome.arrays[f"{ALL}/noise {sigma}"], outcome.arrays[f"{FED}/noise {sigma}"])
 
     def price(self, outcome: Outcome, sigma: str, unit: str) -> Estimate:
-        """What an error costs when everyone answers, relative to what it costs among those present."""
+        """Returns the cost of an error if all agents reply, relative to the cost if only participating agents reply."""
         facts = outcome.facts["price"][sigma]
         every, some = (outcome.arrays[f"price {sigma}/{label}"] for label in (ALL, FED))
 
@@ -354,7 +354,7 @@ def _partial(
     method = FedHSA(step, local_steps=local_steps)
     if all_answer or sampling.equal:
         return Partial(method, sampling, all_answer)
-    # The pair raises, for the reason that this study shows; put inside after the check of another method.
+    # The constructor rejects this pair, for the reason that this study shows, so the method is replaced afterwards.
     return eqx.tree_at(lambda pair: pair.algorithm, Partial(LocalSA(step, local_steps), sampling), method)
 
 
@@ -362,7 +362,7 @@ def _plot_floors(
     ax: figures.Axes, outcome: Outcome, label: str, x: Sequence[float], keys: list[str], marker: str | None = None
 ) -> None:
     found = figures.means(outcome.arrays[key] for key in keys)
-    size = 6 if label == LOCAL else 4  # FedHSA lies on it
+    size = 6 if label == LOCAL else 4  # FedHSA's markers overlap it
     marker = marker or MARKERS.get(label, "v")
     figures.points(ax, x, found, marker=marker, color=PALETTE[label], markersize=size, linewidth=0.8)
     known = [outcome.facts["laws"].get(key) for key in keys]
