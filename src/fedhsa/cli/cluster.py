@@ -12,7 +12,7 @@ from .settings import RayFlags
 
 @contextlib.contextmanager
 def executor(settings: RayFlags, console: Console, as_on: int | None = None) -> Iterator[Executor | None]:
-    """Returns the executor that the flags request, None for this process; `as_on` is as for `ray_executor`."""
+    """Yields the executor that the flags request, None for this process; `as_on` is as for `ray_executor`."""
     if not (settings.ray or settings.ray_address):
         yield None
         return

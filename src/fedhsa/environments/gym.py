@@ -31,34 +31,34 @@ Policy = Callable[[Any], Any]
 
 @dataclasses.dataclass(eq=False)
 class GymStream(AbstractStream):
-    r"""One agent's `Experience` in a Gymnasium environment, which it steps as the blocks are asked for.
+    r"""One agent's `Experience` in a Gymnasium environment, which is stepped when a block is requested.
 
-    `num_envs` copies step together by Gymnasium's vector interface. Together they are one Markov chain, and what they
-    do in one step is one observation, over which agents (`problems.experience`) average. An episode that its time limit
-    ends is not over: its last state counts as any other, and the next episode begins elsewhere.
+    `num_envs` copies step together through Gymnasium's vector interface. They form one Markov chain: one step of all
+    copies is one observation, over which agents (`problems.experience`) average. A time limit truncates an episode
+    but does not terminate it: its last state counts like any other state, and the next episode begins in a new state.
 
     **Arguments:**
 
     - `environment`: the name of a registered environment, or a function that makes one.
-    - `features`: a function of observations `(..., n)`, which gives `(..., k)`.
-    - `policy`: a function of observations `(..., n)`, which gives the probabilities of the actions `(..., actions)`; or
-      behaviour that improves with the parameter (`Softmax`, `EpsilonGreedy`), which is then that of the parameter with
-      which the round begins. Default: all actions alike.
+    - `features`: a function of observations `(..., n)` that returns `(..., k)`.
+    - `policy`: a function of observations `(..., n)` that returns the probabilities of the actions `(..., actions)`; or
+      a policy that improves with the parameter (`Softmax`, `EpsilonGreedy`), evaluated at the parameter at the start of
+      the round. Default: all actions have equal probability.
     - `discount`: $\gamma$.
-    - `num_envs`: how many copies step together.
-    - `physics`: constants of the environment by name, like `{"gravity": 12.0, "length": 0.7}` for a cart pole; what
-      the environment computes from them when it is made (the moment of the pole) is computed again.
-    - `options`: what else the environment is made with, like `{"max_episode_steps": 200}`.
-    - `actions`: what the environment gets for each action, `(num_actions, ...)`, where it does not take numbers.
-    - `mode`: `"sync"`, or `"vector_entry_point"` for environments that are written for many copies (`CartPole-v1`),
-      which is faster for many. In the latter, a copy whose episode has ended does nothing for one step.
-    - `evaluation_episodes`, `evaluation_steps`: behaviour that improves is judged by its mean return over so many whole
-      episodes of each agent, in copies of their own, of at most so many steps.
+    - `num_envs`: the number of copies that step together.
+    - `physics`: constants of the environment by name, like `{"gravity": 12.0, "length": 0.7}` for a cart pole.
+      Constants that the environment derives from them when it is built (the moment of the pole) are recomputed.
+    - `options`: further arguments of the environment, like `{"max_episode_steps": 200}`.
+    - `actions`: the environment's input for each action, `(num_actions, ...)`, if its actions are not integers.
+    - `mode`: `"sync"`, or `"vector_entry_point"` for environments with a vectorised implementation (`CartPole-v1`),
+      which is faster for many copies. In the latter, a copy whose episode has ended does nothing for one step.
+    - `evaluation_episodes`, `evaluation_steps`: a policy that improves is judged by its mean return over this number of
+      episodes of each agent, in separate copies, each with at most this number of steps.
 
-    All random numbers, also those of the environment, are made from the run's key, the agent's number and the round. A
-    stream continues in another process where it was, if it knows what the environment's state is: for those of
-    Gymnasium's classic control and toy text, and for your own if it has `state_names`, the names of the attributes that
-    make up its state. Other environments begin a new episode there.
+    All random numbers, including those of the environment, are derived from the run's key, the agent's number and the
+    round. A stream continues in another process from the same state if the state can be saved: this holds for
+    Gymnasium's classic control and toy text, and for your own environment if it has `state_names`, the names of the
+    attributes that make up its state. Other environments begin a new episode in the other process.
 
     !!! example
         >>> from fedhsa.environments.features import Fourier
@@ -96,7 +96,7 @@ class GymStream(AbstractStream):
 
     @functools.cached_property
     def _judges(self) -> "_Copies":
-        """Where behaviour is judged, apart from where it learns."""
+        """The copies in which the policy is judged, separate from those in which it learns."""
         return self._copies(self.evaluation_episodes, "sync")
 
     def fresh(self):
@@ -104,7 +104,7 @@ class GymStream(AbstractStream):
 
     @property
     def controlled(self) -> bool:
-        """Whether behaviour depends on the parameter."""
+        """Whether the policy depends on the parameter."""
         return isinstance(self.policy, AbstractImprovement)
 
     @property
@@ -159,7 +159,7 @@ class GymStream(AbstractStream):
         seen, action, moved = self._seen, self._action, ~self.copies.waiting
         after, reward, terminated, last, done = self.copies.step(action)
         next_action = choose(last)
-        # Where an episode begins, nothing was chosen yet.
+        # At the start of an episode no action has been chosen yet.
         self._seen, self._action = after, np.where(done | ~moved, choose(after), next_action)
         assert seen is not None
         return seen, action, reward, terminated, last, next_action, moved
@@ -179,20 +179,20 @@ class GymStream(AbstractStream):
 
 @dataclasses.dataclass(eq=False)
 class GymEpisodes(AbstractStream):
-    r"""Batches of episodes in a Gymnasium environment, played by a policy under the parameter of the moment.
+    r"""Batches of episodes in a Gymnasium environment, played by a policy at the current parameter.
 
-    For `problems.policy_gradient.live_agent`. One observation is a batch of episodes, each in a copy of its own; all
-    observations of a round are played under the parameter with which the round begins. Nothing is kept from one
-    observation to the next, so a stream continues anywhere.
+    This stream is for `problems.policy_gradient.live_agent`. One observation is a batch of episodes, each in its own
+    copy; all observations of a round are played at the parameter at the start of the round. Observations share no
+    state, so a stream can continue in any process.
 
     **Arguments:**
 
     - `environment`: the name of a registered environment, or a function that makes one.
     - `policy`: `Categorical` or `Gaussian`, from `fedhsa.environments`.
-    - `horizon`: the most steps of an episode.
-    - `batch`: how many episodes make one observation.
+    - `horizon`: the largest number of steps of an episode.
+    - `batch`: the number of episodes in one observation.
     - `physics`, `options`: as for `GymStream`.
-    - `evaluation_episodes`: how many episodes, in copies of their own, a record of returns averages over.
+    - `evaluation_episodes`: the number of episodes, in separate copies, over which a record of returns averages.
 
     !!! example
         >>> import equinox as eqx, jax
@@ -220,7 +220,7 @@ class GymEpisodes(AbstractStream):
 
     @functools.cached_property
     def _judge(self) -> "GymEpisodes":
-        """Where the policy is judged, apart from where it learns."""
+        """The copies in which the policy is judged, separate from those in which it learns."""
         return dataclasses.replace(self, batch=self.evaluation_episodes)
 
     def fresh(self):
@@ -228,7 +228,7 @@ class GymEpisodes(AbstractStream):
 
     @property
     def controlled(self) -> bool:
-        """Episodes depend on the parameter."""
+        """True: episodes depend on the parameter."""
         return True
 
     @property
@@ -257,16 +257,16 @@ class GymEpisodes(AbstractStream):
 
 
 def _zeros(shape: tuple[int, ...], space: Any) -> np.ndarray:
-    """Room for what a space holds: whole numbers where its entries are numbered, real ones elsewhere."""
+    """Returns zeros for elements of a space: integers for a discrete space, real numbers otherwise."""
     return np.zeros(shape, np.int32) if hasattr(space, "n") else np.zeros((*shape, *(space.shape or ())))
 
 
 def _play_together(
     streams: Sequence[GymEpisodes], generators: Sequence[np.random.Generator], thetas: Sequence[np.ndarray]
 ) -> list[LiveEpisodes]:
-    """One observation of each stream: every copy plays one episode, and rests after its end.
+    """Returns one observation of each stream: every copy plays one episode.
 
-    The policy is evaluated once per step, for all copies of all streams; random numbers are each stream's own.
+    The policy is evaluated once per step, for all copies of all streams; each stream has its own random numbers.
     """
     copies = [stream.copies.envs.envs for stream in streams]
     starts = [int(generator.integers(2**31)) for generator in generators]
@@ -293,7 +293,7 @@ def _play_together(
 
 @jax.jit
 def _act(policies: Any, thetas: Any, seen: Any, bits: Any) -> tuple[Any, Any]:
-    """An action for each copy of each stream, and the logarithm of its probability."""
+    """Returns an action for each copy of each stream, and the logarithm of its probability."""
 
     def of_copy(policy, theta, seen, bits):
         action = policy.sample(theta, seen, jax.random.wrap_key_data(bits, impl="threefry2x32"))
@@ -307,7 +307,7 @@ def _act(policies: Any, thetas: Any, seen: Any, bits: Any) -> tuple[Any, Any]:
 
 
 class _Copies:
-    """A vector environment whose state can be set, and in which every step says where it really led."""
+    """A vector environment whose state can be set, and whose steps return the true last state of an episode."""
 
     def __init__(
         self,
@@ -335,12 +335,12 @@ class _Copies:
 
     @property
     def num_actions(self) -> int:
-        """How many actions there are; raises where they are not numbered."""
+        """The number of actions; raises if actions are not integers."""
         return _count_actions(self.envs.single_action_space, self.actions)
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """The attributes that make up the environment's state, where they are known."""
+        """The attributes that make up the environment's state, if they are known."""
         module = type(self.inner[0]).__module__
         if (own := getattr(self.inner[0], "state_names", None)) is not None:
             return tuple(own)
@@ -359,13 +359,13 @@ class _Copies:
             inner.np_random = np.random.default_rng(int(generator.integers(2**63)))
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Where the copies are then, rewards, terminal states, where their step has led, and which episodes ended."""
+        """Returns the new observations, rewards, terminations, last observations of the step, and ended episodes."""
         numbered = np.issubdtype(action.dtype, np.integer)
         chosen = self.actions[action] if self.actions is not None else action.astype(np.int64) if numbered else action
         after, reward, terminated, truncated, info = self.envs.step(chosen)
         after, done = np.asarray(after), terminated | truncated
         last = after
-        if self.native:  # the next episode begins with the next step, which leads nowhere
+        if self.native:  # the next episode begins with the next step, which has no effect
             self.waiting = done
             return after, np.asarray(reward, np.float64), terminated, last, np.zeros_like(done)
         if done.any():
@@ -383,7 +383,7 @@ class _Copies:
         return saved | ({"env/elapsed": np.array(elapsed)} if elapsed else {})
 
     def restore(self, saved: dict[str, np.ndarray]) -> None:
-        self.reset(0)  # Gymnasium steps only after a reset
+        self.reset(0)  # Gymnasium requires a reset before a step
         if self.native:
             for name in self.state_names:
                 setattr(self.inner[0], name, np.array(saved[f"env/{name}"]))
@@ -408,14 +408,14 @@ def returns(
     max_steps: int = 100_000,
     key: SeedLike = 0,
 ) -> np.ndarray:
-    """The undiscounted returns of so many whole episodes.
+    """Returns the undiscounted returns of whole episodes.
 
     **Arguments:**
 
     - `environment`, `physics`, `options`, `actions`: as for `GymStream`.
-    - `policy`: a function of observations, which gives the probabilities of the actions.
-    - `episodes`: how many, each in a copy of its own.
-    - `max_steps`: when to stop waiting for the end of an episode; what was earned until then counts.
+    - `policy`: a function of observations that returns the probabilities of the actions.
+    - `episodes`: the number of episodes, each in its own copy.
+    - `max_steps`: the number of steps after which an unfinished episode is stopped; its rewards until then count.
     - `key`: the same key gives the same episodes.
 
     !!! example
@@ -429,7 +429,7 @@ def returns(
 
 
 def _earned(copies: "_Copies", policy: Policy, generator: np.random.Generator, max_steps: int) -> np.ndarray:
-    """What one episode of each copy earns."""
+    """Returns the undiscounted return of one episode of each copy."""
     seen = copies.reset(int(generator.integers(2**31)))
     total, over = np.zeros(copies.num_envs), np.zeros(copies.num_envs, dtype=bool)
     for _ in range(max_steps):
@@ -443,7 +443,7 @@ def _earned(copies: "_Copies", policy: Policy, generator: np.random.Generator, m
 
 def _make(environment: Any, num_envs: int, options: Mapping[str, Any], mode: str) -> Any:
     try:
-        import gymnasium  # here, since it is optional
+        import gymnasium  # imported here because it is optional
     except ImportError as error:
         raise ImportError(f"`GymStream` needs Gymnasium: {install('gym')}.") from error
     same_step = gymnasium.vector.AutoresetMode.SAME_STEP
@@ -474,7 +474,7 @@ def _count_actions(space: Any, actions: np.ndarray | None) -> int:
 
 
 def _choose(chances: Any, copies: _Copies, generator: np.random.Generator) -> np.ndarray:
-    """An action for each copy, with these probabilities."""
+    """Samples an action for each copy with these probabilities."""
     chances, shape = np.asarray(chances, dtype=np.float64), (copies.num_envs, copies.num_actions)
     if chances.shape not in (shape, shape[1:]):
         raise ValueError(f"`policy` must give probabilities of shape {shape}, got {chances.shape}.")

@@ -1,4 +1,4 @@
-"""Policies that are learned themselves: the law of the actions, given a parameter and what is seen."""
+"""Policies that are learned directly: the distribution of the action, given a parameter and an observation."""
 
 import abc
 from typing import Any
@@ -15,31 +15,31 @@ from .._types import Key, SeedLike
 
 
 class AbstractParametricPolicy(eqx.Module):
-    r"""The law $\pi_\theta(\cdot \mid s)$ of the action in what is seen of a state, for a parameter that is any pytree.
+    r"""The distribution $\pi_\theta(\cdot \mid s)$ of the action given an observation; the parameter is any pytree.
 
-    A policy of your own says where its parameter starts, how an action is drawn, how likely it was, and how far two
-    laws are apart.
+    Your own policy defines the initial parameter, the sampling of an action, its log-probability, and the divergence
+    between two policies.
     """
 
     @property
     @abc.abstractmethod
     def start(self) -> PyTree:
-        """The parameter that a run begins with; its shape is that of all parameters."""
+        """The initial parameter of a run; all parameters have its shape."""
 
     @abc.abstractmethod
     def sample(self, theta: Any, seen: Any, key: Key, /) -> Any:
-        """An action; the key is a folded threefry key, so its data are random bits themselves."""
+        """Samples an action; the key is a folded threefry key, so its data are themselves random bits."""
 
     @abc.abstractmethod
     def log_prob(self, theta: Any, seen: Any, action: Any, /) -> Any:
-        r"""$\log \pi_\theta(a \mid s)$."""
+        r"""Returns $\log \pi_\theta(a \mid s)$."""
 
     @abc.abstractmethod
     def kl(self, old: Any, new: Any, seen: Any, /) -> Any:
-        r"""$KL(\pi_\text{old} \,\|\, \pi_\text{new})$ in one state."""
+        r"""Returns $KL(\pi_\text{old} \,\|\, \pi_\text{new})$ in one state."""
 
     def project(self, theta: Any, /) -> Any:
-        """The nearest parameter that gives a policy; by default all do."""
+        """Returns the nearest valid parameter; by default all parameters are valid."""
         return theta
 
 
@@ -48,10 +48,10 @@ class AbstractCategorical(AbstractParametricPolicy):
 
     @abc.abstractmethod
     def log_chances(self, theta: Any, seen: Any, /) -> Any:
-        """The logarithms of the actions' probabilities, `(actions,)`."""
+        """Returns the logarithms of the actions' probabilities, `(actions,)`."""
 
     def chances(self, theta: Any, seen: Any, /) -> Any:
-        """The actions' probabilities, `(actions,)`."""
+        """Returns the actions' probabilities, `(actions,)`."""
         return jnp.exp(self.log_chances(theta, seen))
 
     def sample(self, theta, seen, key, /):
@@ -64,7 +64,7 @@ class AbstractCategorical(AbstractParametricPolicy):
 
     def kl(self, old, new, seen, /):
         before, after = self.log_chances(old, seen), self.log_chances(new, seen)
-        # An action that is never taken tells nothing about the two laws.
+        # An action with probability 0 contributes nothing to the divergence.
         apart = jnp.where(jnp.isneginf(before), 0.0, before - after)
         return jnp.sum(jnp.exp(before) * apart)
 
@@ -85,7 +85,7 @@ class SoftmaxTable(AbstractTable):
 
     **Arguments:**
 
-    - `num_states`, `num_actions`: how many there are.
+    - `num_states`, `num_actions`: the numbers of states and actions.
 
     !!! example
         >>> policy = SoftmaxTable(num_states=3, num_actions=2)
@@ -106,11 +106,11 @@ class SoftmaxTable(AbstractTable):
 class DirectTable(AbstractTable):
     r"""$\pi_\theta(a \mid s) = \theta_{s,a}$: the parameter is the table of probabilities itself.
 
-    Steps leave the set of such tables; `project` leads to the nearest one, row by row.
+    Steps leave the set of these tables; `project` returns the nearest table, row by row.
 
     **Arguments:**
 
-    - `num_states`, `num_actions`: how many there are.
+    - `num_states`, `num_actions`: the numbers of states and actions.
 
     !!! example
         >>> policy = DirectTable(num_states=1, num_actions=3)
@@ -123,24 +123,24 @@ class DirectTable(AbstractTable):
         return np.full((self.num_states, self.num_actions), 1 / self.num_actions)
 
     def log_chances(self, theta, seen, /):
-        # The logarithm of 0 has no derivative, and would spoil those of the other actions.
+        # The logarithm of 0 has no derivative, which would make the other derivatives NaN.
         taken = theta[seen] > 0
         return jnp.where(taken, jnp.log(jnp.where(taken, theta[seen], 1.0)), -jnp.inf)
 
     def chances(self, theta, seen, /):
-        return theta[seen]  # which has a derivative at 0 too
+        return theta[seen]  # which also has a derivative at 0
 
     def project(self, theta, /):
         return jax.vmap(nearest_law)(theta)
 
 
 class Categorical(AbstractCategorical):
-    r"""A network of what is seen gives the logits: $\pi_\theta(\cdot \mid s) = \mathrm{softmax}(f_\theta(s))$.
+    r"""A policy whose logits are the output of a network: $\pi_\theta(\cdot \mid s) = \mathrm{softmax}(f_\theta(s))$.
 
     **Arguments:**
 
-    - `network`: an Equinox module that takes what is seen and gives a number for each action. Its arrays are the
-      parameter, and their values are where a run begins.
+    - `network`: an Equinox module that takes an observation and returns a number for each action. Its arrays are the
+      parameter, and their values are the initial parameter.
 
     !!! example
         >>> policy = Categorical(mlp(4, 2, width=8, depth=2, key=0))         # for a cart pole
@@ -163,16 +163,16 @@ class Categorical(AbstractCategorical):
 
 
 class Gaussian(AbstractParametricPolicy):
-    r"""A network of what is seen gives the mean of a Gaussian action, whose spread is the same in all states.
+    r"""A Gaussian policy: a network gives the mean of the action, whose standard deviation is the same in all states.
 
     $a \sim N(f_\theta(s), \mathrm{diag}\, e^{2\rho})$; the parameter is `{"network": ..., "log_std": ...}`, the arrays
     of the network and $\rho$.
 
     **Arguments:**
 
-    - `network`: an Equinox module that takes what is seen and gives a vector, one number for each action's coordinate.
+    - `network`: an Equinox module that takes an observation and returns a number for each coordinate of the action.
     - `size`: the number of these coordinates.
-    - `log_std`: where $\rho$ begins.
+    - `log_std`: the initial value of $\rho$.
 
     !!! example
         >>> policy = Gaussian(mlp(3, 1, width=16, depth=1, key=0), size=1, log_std=-0.5)
@@ -193,7 +193,7 @@ class Gaussian(AbstractParametricPolicy):
         return {"network": self.arrays, "log_std": self.log_std}
 
     def mean(self, theta: Any, seen: Any, /) -> Any:
-        """The mean action."""
+        """Returns the mean action."""
         return eqx.combine(theta["network"], self.skeleton)(seen.astype(_dtype(theta)))
 
     def sample(self, theta, seen, key, /):
@@ -211,13 +211,13 @@ class Gaussian(AbstractParametricPolicy):
 
 
 def mlp(inputs: int, outputs: int, *, width: int = 16, depth: int = 2, key: SeedLike = 0) -> Any:
-    """A small network with tanh units, for `Categorical` and `Gaussian`.
+    """Returns a small network with tanh units, for `Categorical` and `Gaussian`.
 
     **Arguments:**
 
-    - `inputs`, `outputs`: how many numbers it takes and gives.
-    - `width`, `depth`: of the hidden layers.
-    - `key`: that of the initial weights.
+    - `inputs`, `outputs`: the sizes of the input and of the output.
+    - `width`, `depth`: the width and the number of the hidden layers.
+    - `key`: the key of the initial weights.
 
     !!! example
         >>> mlp(4, 2, width=8, depth=1)(np.zeros(4)).shape
@@ -230,9 +230,9 @@ def mlp(inputs: int, outputs: int, *, width: int = 16, depth: int = 2, key: Seed
 
 
 def nearest_law(row: Any) -> Any:
-    r"""The probability vector nearest to a vector, in the Euclidean norm.
+    r"""Returns the probability vector nearest to a vector in the Euclidean norm.
 
-    $p_a = \max(x_a - \tau, 0)$ with the one $\tau$ for which these add up to 1.
+    $p_a = \max(x_a - \tau, 0)$ with the unique $\tau$ for which the entries add up to 1.
 
     !!! example
         >>> nearest_law(np.array([2.0, 0.0])).tolist()
@@ -248,7 +248,7 @@ def nearest_law(row: Any) -> Any:
 
 
 def _parts(network: Any) -> tuple[PyTree, Any]:
-    """The arrays of a network, in double precision, and what is left."""
+    """Returns the arrays of a network, in double precision, and its other parts."""
     if not isinstance(network, eqx.Module):
         raise TypeError(f"`network` must be an Equinox module, got {network!r}. For instance `mlp(4, 2)`.")
     arrays, skeleton = eqx.partition(network, eqx.is_inexact_array)

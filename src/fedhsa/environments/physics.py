@@ -1,4 +1,4 @@
-"""Perturbed physics: constants of an environment by name, and those that follow from them."""
+"""Perturbed physics: constants of an environment by name, and the constants derived from them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -9,18 +9,18 @@ FOLLOWS: dict[str, tuple[tuple[str, str], Callable[[Any, Any], Any]]] = {
     "total_mass": (("masscart", "masspole"), lambda cart, pole: cart + pole),
     "polemass_length": (("masspole", "length"), lambda mass, length: mass * length),
 }
-"""What a cart pole computes once, when it is made, from constants that are then changed."""
+"""The constants that a cart pole derives from others when it is built, and that must follow a change."""
 
 
 def complete(physics: Mapping[str, Any], now: Callable[[str], Any], known: Iterable[str], name: str) -> dict[str, Any]:
-    """The constants to set, with those that follow from them.
+    """Returns the constants to set, with the constants derived from them.
 
     **Arguments:**
 
     - `physics`: the constants to change.
-    - `now`: the constant of a name, as it stands.
-    - `known`: the names there are.
-    - `name`: that of the environment, for errors.
+    - `now`: returns the current value of a constant by name.
+    - `known`: the known names.
+    - `name`: the name of the environment, for errors.
     """
     known = set(known)
     for constant in physics:

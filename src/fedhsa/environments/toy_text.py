@@ -15,9 +15,9 @@ from .worlds import vary
 __all__ = ["cliff_walking", "frozen_lake", "taxi"]
 
 ATTEMPTS = 1000
-"""How many mixtures of two maps are drawn, looking for one with a way to the goal, before giving up."""
+"""The largest number of mixtures of two maps that are drawn to find one with a path to the goal."""
 SLIPPERY = 2 / 3
-"""How often a slippery floor of Gymnasium's moves an agent sideways."""
+"""The probability with which Gymnasium's slippery floor moves an agent sideways."""
 LAYOUTS = ("4x4", "8x8", "random", "own")
 
 
@@ -44,7 +44,8 @@ def frozen_lake(
     - `reward_spread`: each agent multiplies each reward of the game by a factor, uniform up to
       `heterogeneity * reward_spread` away from 1.
     - `size`, `frozen`: rows and columns of random maps, and the chance that a cell is frozen.
-    - `heterogeneity`: 0 makes all agents equal. The part of an agent's own map that is its own; the rest is common.
+    - `heterogeneity`: 0 makes all agents equal. With `"own"`, it is the part of each map that is random
+      for each agent; the rest is common.
 
     !!! example
         >>> model = frozen_lake(num_agents=2, heterogeneity=0.0)
@@ -121,8 +122,8 @@ def taxi(
 ) -> Model:
     r"""Gymnasium's Taxi: fetch passengers and drive them to their destinations.
 
-    Episodes visit 404 of its 500 states. In the others the passenger is at the destination before the ride; only there
-    does the model end when the game would not. Each agent takes 12 MB.
+    Episodes visit 404 of its 500 states. In the others the passenger is at the destination before the ride; only in
+    these states the model ends an episode that the game would continue. Each agent takes 12 MB.
 
     **Arguments:**
 
@@ -138,7 +139,7 @@ def taxi(
     toy = _toy_text()
     wet = vary(("rain", rain), ("rain_spread", rain_spread), "rain", num_agents, heterogeneity, key)
     dry, rainy = (_table(toy.TaxiEnv(is_rainy=rains)) for rains in (False, True))
-    # What rain does is read from the table: heading south from the upper right corner.
+    # The effect of rain is read from the table: heading south from the upper right corner.
     full = 1 - rainy.chances.sum(0)[80, 0, 180]
     mixed = [_between(dry, rainy, chance / full) for chance in wet]
     actions = ("south", "north", "east", "west", "pick up", "drop off")
@@ -146,10 +147,10 @@ def taxi(
 
 
 class _Table(NamedTuple):
-    """A game: how likely which reward and which state follow on an action."""
+    """A game: the probabilities of the rewards and next states after an action."""
 
     rewards: np.ndarray
-    """`(K,)`, all that there are."""
+    """`(K,)`, all possible rewards."""
     chances: np.ndarray
     """`(K, S, A, S)`."""
     start: np.ndarray
@@ -175,12 +176,12 @@ def _table(game: Any) -> _Table:
 
 
 def _between(first: _Table, second: _Table, part: float) -> _Table:
-    """A game that is the second one with a chance of `part`.
+    """Returns a mixture of two games, with weight `part` on the second.
 
-    Chances are affine in how slippery the floor is, so `part` may also lie beyond 1, as long as none becomes negative.
+    Probabilities are affine in the slipperiness, so `part` may exceed 1 as long as no probability becomes negative.
     """
     chances = (1 - part) * first.chances + part * second.chances
-    return first._replace(chances=np.where(chances < 1e-12, 0.0, chances))  # what cancels should vanish
+    return first._replace(chances=np.where(chances < 1e-12, 0.0, chances))  # rounding errors become exactly 0
 
 
 def _model(
@@ -193,7 +194,7 @@ def _model(
     on_actions: bool = False,
     **details: Any,
 ) -> Model:
-    """One game for each agent, with rewards of its own, given on actions where these alone decide."""
+    """Returns a model with a game and rewards for each agent; rewards are per action if only the action decides."""
     _check.number("reward_spread", reward_spread, least=0.0)
     reach = heterogeneity * reward_spread
     shape = games[0].rewards.shape
@@ -210,7 +211,7 @@ def _model(
 def _maps(
     toy: Any, layout: str, num_agents: int, size: int, frozen: float, heterogeneity: float, key: SeedLike
 ) -> list[tuple[str, ...]]:
-    """The map of each agent: Gymnasium's own, a random one, or part of it random for each."""
+    """Returns the map of each agent: Gymnasium's map, a random map, or a map that is partly random for each agent."""
     lake = toy.frozen_lake
     _check.count("size", size, least=2)
     _check.number("frozen", frozen, above=0.0, most=1.0)

@@ -12,7 +12,7 @@ from .model import DOWN, LEFT, RIGHT, UP, Model
 __all__ = ["fedsarsa", "garnet", "one_action_each", "random", "random_walk", "two_state", "windy_cliff"]
 
 MOVES = {LEFT: (0, -1), DOWN: (1, 0), RIGHT: (0, 1), UP: (-1, 0)}
-"""Rows and columns that an action moves by."""
+"""The numbers of rows and columns by which each action moves."""
 
 
 def random(
@@ -61,7 +61,7 @@ def random_walk(
     r"""The random walk of Sutton and Barto's Example 6.2: left or right with equal chances until an end is reached.
 
     Episodes begin in the middle; the right end gives the reward 1. There is one action. The states are those of the
-    walk with an end on either side, so there are `num_states + 2`.
+    walk and an end on either side, `num_states + 2` in total.
 
     **Arguments:**
 
@@ -197,7 +197,7 @@ def fedsarsa(
 ) -> Model:
     r"""Copies of one dense random process, every transition and every reward perturbed in proportion to itself.
 
-    The first agent has the process as it was drawn: rows of uniform numbers divided by their sum, and rewards of
+    The first agent has the unperturbed process: rows of uniform numbers divided by their sum, and rewards of
     states $U[0, 1]$ times `max_reward`. Action $a$ moves from state $s$ as action 0 does from $s - a$, counted around,
     as in the paper's public code. The others have $P (1 + \epsilon_p u)$, divided by its sums, with
     $u \sim U[-1, 1]$, and $R (1 + \epsilon_r z)$ with $z \sim N(0, 1)$; where $\epsilon_p > 1$, factors below 0
@@ -226,7 +226,7 @@ def fedsarsa(
     weights, reward = rng.random((S, S)), max_reward * rng.random(S)
     change = per_agent(lambda rng, count: rng.uniform(-1, 1, (count, S, S)), "fedsarsa kernel", M, key)
     noise = per_agent(lambda rng, count: rng.standard_normal((count, S)), "fedsarsa reward", M, key)
-    change[0], noise[0] = 0.0, 0.0  # the first agent has the process as it was drawn
+    change[0], noise[0] = 0.0, 0.0  # the first agent has the unperturbed process
     P = normalised(weights * (1 + heterogeneity * perturbation * change).clip(min=0))
     R = reward * (1 + heterogeneity * reward_perturbation * noise)
     behind = (np.arange(S)[:, None] - np.arange(A)) % S
@@ -241,9 +241,9 @@ def vary(
     heterogeneity: float,
     key: SeedLike,
 ) -> np.ndarray:
-    """A chance for each agent, uniform up to `heterogeneity * spread` away from a common one, `(M,)`.
+    """Returns a probability for each agent, uniform within `heterogeneity * spread` of a common value, `(M,)`.
 
-    The chance and the spread come with their names, for errors.
+    The probability and the spread are passed with their names, for errors.
     """
     common, (name, most) = chance[1], spread
     _check.number(*chance, least=0.0, most=1.0)
@@ -259,7 +259,7 @@ def vary(
 
 
 def _grid_moves(rows: int, columns: int, actions: tuple[str, ...]) -> np.ndarray:
-    """Certain moves on a grid `(S, A, S)`; a move that would leave it has no effect."""
+    """Returns deterministic moves on a grid `(S, A, S)`; a move that would leave the grid has no effect."""
     place = np.stack(np.divmod(np.arange(rows * columns), columns), axis=-1)
     moves = np.array([MOVES[action] for action in actions])
     row, column = np.moveaxis((place[:, None] + moves).clip(0, (rows - 1, columns - 1)), -1, 0)

@@ -1,4 +1,4 @@
-"""Checks when a problem is made: the agents can be stacked, and their operators are shaped like the parameter."""
+"""Checks when a problem is built: the agents can be stacked, and their operators have the shape of the parameter."""
 
 import contextlib
 import dataclasses
@@ -18,7 +18,7 @@ from ..sources.base import UnknownLawError
 
 
 def stack(agents: Any, kind: type) -> Any:
-    """One agent whose arrays carry a leading axis, from a list of agents of one class, or from such an agent itself."""
+    """Stacks a list of agents of one class into one agent whose arrays have a leading axis; accepts a stacked agent."""
     if isinstance(agents, type):
         raise TypeError(f"`agents` must be agents, got the class {agents.__name__}. Make one: {agents.__name__}(...).")
     if not isinstance(agents, kind):
@@ -51,7 +51,7 @@ def _stack(agents: list[Any], kind: type) -> Any:
 
 
 def _difference(first: Any, other: Any, name: str = "") -> str | None:
-    """Where two agents differ in more than the values of arrays, in words."""
+    """Describes a difference between two agents other than the values of their arrays."""
     at = f"`{name}`" if name else "the class"
     if type(first) is not type(other) and (isinstance(first, eqx.Module) or isinstance(other, eqx.Module)):
         return f"{at} is {type(first).__name__} and {type(other).__name__}"
@@ -74,9 +74,9 @@ def _difference(first: Any, other: Any, name: str = "") -> str | None:
 
 
 def check_operator(agents: Any, like: PyTree, o: Any = None) -> None:
-    """Raises if an agent's operator, or its mean, is not shaped like the parameter; only traces, compiles nothing.
+    """Raises if an agent's operator or mean operator does not have the shape of the parameter; only traces the code.
 
-    The observation is the source's, or `o` for agents that observe something else and whose mean is not known.
+    The observation is from the agent's source, or is `o` for agents with another observation and an unknown mean.
     """
 
     def evaluate(agent: Any, theta: PyTree, key: Any) -> Any:
@@ -93,14 +93,14 @@ def check_operator(agents: Any, like: PyTree, o: Any = None) -> None:
 
 
 def _told(kind: type) -> contextlib.AbstractContextManager:
-    """Tells what an operator of the user's raises in a sentence."""
+    """Reports an exception of a user's operator in a sentence."""
     if not _own.is_own(kind):
         return contextlib.nullcontext()
     return _own.told(f"`{kind.__name__}.operator(theta, o)`{_own.place(kind.operator)} raised an error")
 
 
 def mean_shapes(agents: Any, like: PyTree) -> PyTree | None:
-    """The shapes of an agent's mean operator; None if it is not known exactly."""
+    """Returns the shapes of an agent's mean operator; None if it is not known exactly."""
     with precision():
         try:
             return jax.eval_shape(lambda agent, theta: agent.mean_operator(theta), _shapes(agents, 1), _shapes(like))
@@ -113,7 +113,7 @@ def _shapes(values: PyTree, leading: int = 0) -> PyTree:
 
 
 def _observation(agent: Any, theta: PyTree, key: Any) -> Any:
-    """One observation of an agent at the start of its chain."""
+    """Returns one observation of an agent at the start of its chain."""
     state, seen = agent.source.step(key, agent.source.init(key))
     if isinstance(agent.source, AbstractControlled):
         _, seen = agent.react(theta, state, seen.bits)
@@ -141,7 +141,7 @@ def _check_value(kind: type, call: str, value: PyTree, theta: PyTree) -> None:
 
 
 def check_names(names: Any, dim: int) -> tuple[str, ...]:
-    """The names of the parameter's numbers; raises if they are not one different name for each."""
+    """Returns the names of the parameter's entries; raises unless each entry has a different name."""
     found = (names,) if isinstance(names, str) else tuple(names)
     if not all(isinstance(name, str) for name in found) or len(set(found)) < len(found) or len(found) != dim:
         raise ValueError(f"`names` must be {dim} different names, one for each number of the parameter, got {names!r}.")

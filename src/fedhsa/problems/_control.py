@@ -1,4 +1,4 @@
-"""What methods of control share: features of pairs of state and action, and the returns of a policy."""
+"""Shared parts of the control methods: features of state-action pairs, and the returns of a policy."""
 
 from typing import Any
 
@@ -16,9 +16,9 @@ from .base import AbstractAgent
 
 
 def action_features(model: Model, features: Any = None) -> np.ndarray:
-    """Features of pairs, `(M, S, A, d)`: the same for all agents, one table for each, or a coordinate for each pair.
+    """Returns the features of pairs, `(M, S, A, d)`: common features, one table per agent, or a coordinate per pair.
 
-    Where no action counts, between two episodes, they are zero; a state that stands for another has its features.
+    They are zero between two episodes, where no action counts; a state that represents another has its features.
     """
     M, S, A = model.num_agents, model.num_states, model.num_actions
     if features is None:
@@ -35,10 +35,10 @@ def action_features(model: Model, features: Any = None) -> np.ndarray:
 
 
 def one_hot_coordinates(features: np.ndarray) -> np.ndarray | None:
-    """Which coordinate is the 1 in features that are otherwise 0, `(M, S, A)`; None if some are not of that kind.
+    """Returns the coordinate of the 1 in one-hot features, `(M, S, A)`; None if some features are not one-hot.
 
-    Values of a table are looked up there, which is faster than a product with features. Where no action counts, the
-    coordinate is past the end.
+    Values of a table are looked up at this coordinate, which is faster than a product with features. If no action
+    counts, the coordinate is past the end.
     """
     ones = features == 1
     if not ((features == 0) | ones).all() or (ones.sum(-1) > 1).any():
@@ -47,7 +47,7 @@ def one_hot_coordinates(features: np.ndarray) -> np.ndarray | None:
 
 
 class AbstractPairAgent(AbstractAgent):
-    """An agent that learns the values of pairs of state and action."""
+    """An agent that learns the values of state-action pairs."""
 
     source: AbstractSource
     transitions: np.ndarray
@@ -57,28 +57,28 @@ class AbstractPairAgent(AbstractAgent):
     features: np.ndarray
     """`(S, A, d)`."""
     discount: np.ndarray
-    """`(S,)`, on entering: 0 where an episode ends."""
+    """`(S,)`, by the state entered: 0 where an episode ends."""
     start: np.ndarray
-    """`(S,)`, where episodes begin."""
+    """`(S,)`, the distribution of the first state of an episode."""
     coordinates: np.ndarray | None = eqx.field(default=None, kw_only=True)
-    """`(S, A)`, which coordinate belongs to each pair, where the features are those of a table."""
+    """`(S, A)`, the coordinate of each pair, if the features are those of a table."""
     inverse_temperature: np.ndarray | None = eqx.field(default=None, kw_only=True)
-    """$\\beta$ of the softmax policy; None for the greedy one."""
+    """$\\beta$ of the softmax policy; None for the greedy policy."""
 
     def values(self, theta, *pair):
-        """The values of a pair, of the pairs of some states, or of all pairs, `(S, A)`."""
+        """Returns the values of a pair, of the pairs of some states, or of all pairs, `(S, A)`."""
         if self.coordinates is None:
             return self.features[pair] @ theta
         return theta.at[self.coordinates[pair]].get(mode="fill", fill_value=0.0)
 
     def times_features(self, theta, errors, *pair):
-        """The errors of a pair, or of all, times their features, added up."""
+        """Returns the sum of the errors of a pair, or of all pairs, times their features."""
         if self.coordinates is None:
             return jnp.tensordot(errors, self.features[pair], axes=jnp.ndim(errors))
         return jnp.zeros_like(theta).at[self.coordinates[pair]].add(errors, mode="drop")
 
     def mean_errors(self, values, next_values):
-        """The mean error of each pair, `(S, A)`, if the next states are worth `next_values`, `(S,)`."""
+        """Returns the mean error of each pair, `(S, A)`, if the next states have the values `next_values`, `(S,)`."""
         ahead = self.rewards + (self.discount * next_values)[None, None, :]
         return jnp.sum(self.transitions * ahead, axis=-1) - values
 
@@ -92,21 +92,21 @@ class AbstractPairAgent(AbstractAgent):
 
 
 def stationary(P: Any) -> Any:
-    """The stationary law of one kernel `(S, S)`, as `sources.finite.stationary_law` has it, differentiable."""
+    """Returns the stationary distribution of a kernel `(S, S)`: a differentiable `sources.finite.stationary_law`."""
     S = P.shape[-1]
     system = (jnp.eye(S, dtype=P.dtype) - P + 1.0).T
     return solve(system, jnp.ones(S, dtype=P.dtype))
 
 
 def policy_return(policy: Any, discounted_transitions: Any, rewards: Any, start: Any) -> Any:
-    """The expected discounted return of an episode under a policy `(S, A)` in one environment."""
+    """Returns the expected discounted return of an episode under a policy `(S, A)` in one environment."""
     kernel = jnp.einsum("sa,sat->st", policy, discounted_transitions)
     earned = jnp.sum(policy * rewards, axis=-1)
     return start @ solve(jnp.eye(len(earned), dtype=kernel.dtype) - kernel, earned)
 
 
 def greedy(values: Any) -> Any:
-    """The best actions with equal probabilities, `(..., A)`."""
+    """Returns the policy that takes the best actions with equal probabilities, `(..., A)`."""
     best = (values >= jnp.max(values, axis=-1, keepdims=True)).astype(values.dtype)
     return best / jnp.sum(best, axis=-1, keepdims=True)
 
@@ -121,7 +121,7 @@ class Returns(eqx.Module):
     """Mean rewards, `(M, S, A)`."""
     start: np.ndarray
     inverse_temperature: np.ndarray | None
-    """Of the softmax policy; None for the greedy one."""
+    """The inverse temperature of the softmax policy; None for the greedy policy."""
     average: bool = eqx.field(static=True)
 
     def __call__(self, snapshot: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What all methods of policy evaluation share: an affine operator in the features of a chain with rewards."""
+"""The shared part of all policy-evaluation methods: an affine operator in the features of a chain with rewards."""
 
 from typing import Any, ClassVar
 
@@ -19,11 +19,11 @@ class AbstractEvaluator(AbstractAgent):
     discount: np.ndarray
     A: np.ndarray
     b: np.ndarray
-    """The mean operator is $A_i \\theta - b_i$, whatever the observations are drawn from."""
+    """The mean operator is $A_i \\theta - b_i$ for every source of observations."""
     target_values: np.ndarray | None
-    """The values to learn, where they are not those of the chain."""
+    """The values to learn, if they differ from those of the chain."""
     model_states: np.ndarray | None
-    """The model's state whose value counts, where one may stand for another."""
+    """The model's state whose value counts, if a state may represent another."""
 
     affine: ClassVar[bool] = True
 
@@ -35,29 +35,29 @@ class AbstractEvaluator(AbstractAgent):
         return value_recorders(lambda: Process(finite_chain(self.source), *known))
 
     def error(self, theta, state, next_state):
-        r"""The TD error $R(s, s') + \gamma \phi(s')^T \theta - \phi(s)^T \theta$, of one transition or of many."""
+        r"""Returns the TD error $R(s, s') + \gamma \phi(s')^T \theta - \phi(s)^T \theta$ of one or more transitions."""
         discount = self.discounts(next_state)
         following = discount * (self.features[next_state] @ theta)
         return self.reward(state, next_state) + following - self.features[state] @ theta
 
     def reward(self, state, next_state):
-        """The reward of a transition."""
+        """Returns the reward of a transition."""
         return self.rewards[state] if self.rewards.ndim == 1 else self.rewards[state, next_state]
 
     def discounts(self, next_state):
-        """The discount on entering a state."""
+        """Returns the discount on entering a state."""
         return self.discount if self.discount.ndim == 0 else self.discount[next_state]
 
 
 def evaluation_problem(
     kind: type[AbstractEvaluator], source: AbstractSource, process: Process, A: np.ndarray, b: np.ndarray, **more: Any
 ) -> Problem:
-    """The problem of evaluators of this kind, whose mean operators are $A_i \\theta - b_i$."""
+    """Returns the problem of these evaluators, whose mean operators are $A_i \\theta - b_i$."""
     known = (process.rewards, process.features, process.discount, A, b, process.target_values, process.model_states)
     return Problem(kind(source, *known, **more), like=np.zeros(A.shape[-1]))
 
 
 def projected(process: Process, E: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    r"""$A = \Phi^T D E$ and $b = -\Phi^T D e$ of the operator whose mean in each state is $(E \theta + e)\, \phi$."""
+    r"""Returns $A = \Phi^T D E$ and $b = -\Phi^T D e$ of the operator with means $(E \theta + e)\, \phi$ in states."""
     weighted = process.weighted_features()
     return weighted @ E, -(weighted @ e[..., None])[..., 0]

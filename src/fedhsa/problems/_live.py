@@ -1,4 +1,4 @@
-"""Agents that learn from what they observe outside of JAX, such as a running environment."""
+"""Agents that learn from observations made outside JAX, such as those of a running environment."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,10 +11,10 @@ from ..sources.stream import AbstractStream, LiveSource, check_streams
 
 
 class Live(NamedTuple):
-    """An agent that observes a stream: of the agent only its operator is used, not its source.
+    """An agent that observes a stream: only the agent's operator is used, not its source.
 
-    `Problem([Live(...), ...], like=...)` makes a problem of them, with which `simulate` gives every seed fresh copies
-    of the streams.
+    `Problem([Live(...), ...], like=...)` builds a problem from such agents. `simulate` gives every seed fresh copies of
+    the streams.
 
     !!! example
         >>> from fedhsa.deploy import GymStream
@@ -32,7 +32,7 @@ class Live(NamedTuple):
 
 
 def split_live(agents: Sequence[Any]) -> tuple[list[Any], list[AbstractStream] | None]:
-    """The agents, and their streams if they observe streams; all do, or none."""
+    """Returns the agents, and their streams if they observe streams; raises if only some of them do."""
     live = [agent for agent in agents if isinstance(agent, Live)]
     if live and len(live) < len(agents):
         raise ValueError("The agents of one problem or site must all be `Live`, or none of them.")
@@ -44,7 +44,7 @@ def split_live(agents: Sequence[Any]) -> tuple[list[Any], list[AbstractStream] |
 
 
 def observing(agents: Any) -> Any:
-    """Live agents as agents whose source is their streams; all others as they are."""
+    """Returns live agents as agents whose source is their streams, and all other agents unchanged."""
     if isinstance(agents, Live):
         agents = [agents]
     if isinstance(agents, eqx.Module | type) or not hasattr(agents, "__iter__"):
@@ -56,14 +56,14 @@ def observing(agents: Any) -> Any:
 
 
 def with_source(agents: Any, source: AbstractSource) -> Any:
-    """The agents with another source, also inside of what wraps them."""
+    """Returns the agents with another source, also inside wrapped agents."""
     if isinstance(getattr(agents, "agent", None), eqx.Module):
         agents = _set(agents, "agent", with_source(agents.agent, source))
     return _set(agents, "source", source)
 
 
 def _set(module: Any, name: str, value: Any) -> Any:
-    """A copy with another field; `equinox.tree_at` replaces no part that has no arrays, such as a silent source."""
+    """Returns a copy with another field; `equinox.tree_at` cannot replace a part without arrays."""
     changed = object.__new__(type(module))
     for field, kept in vars(module).items():
         object.__setattr__(changed, field, value if field == name else kept)

@@ -1,4 +1,4 @@
-"""Pairs of what is known and what followed, from records with gaps, in the order of time."""
+"""Pairs of inputs and later targets, in the order of time, from records with gaps."""
 
 import warnings
 from typing import NamedTuple
@@ -6,11 +6,11 @@ from typing import NamedTuple
 import numpy as np
 
 REGULAR = 0.25
-"""How far from a whole number of usual steps two times may lie apart: months are regular, purchases are not."""
+"""The largest deviation of a time difference from a whole number of steps: months are regular, purchases are not."""
 
 
 class Pairs(NamedTuple):
-    """What is known, and what followed: inputs `(..., d)`, targets `(...)`, and the rows of the table they are from."""
+    """Pairs of inputs `(..., d)` and later targets `(...)`, with the rows of the table from which they come."""
 
     inputs: np.ndarray
     target: np.ndarray
@@ -26,7 +26,7 @@ def make_pairs(
     design: list[tuple[str, int]],
     missing: str,
 ) -> Pairs:
-    """One agent's pairs, in the order of time, in the unit of the table."""
+    """Returns one agent's pairs, in the order of time, in the unit of the table."""
     deepest = max((k for _, k in design), default=0)
     if instants is None:
         at = np.arange(len(rows))
@@ -41,7 +41,7 @@ def make_pairs(
                     f"Agent {name!r} has no value of {column!r} in row {row}. Fill it, drop the row, or leave out the "
                     "pairs that need it with `missing='skip'`."
                 )
-    # With an entry for every time, present or not, a lag is a shift, and what is missing makes its pairs NaN.
+    # With an entry for every time, present or not, a lag is a shift, and a missing value makes its pairs NaN.
     length = at[-1] + 1
     filled = {column: np.full(length, np.nan) for column in values}
     for column, grid in filled.items():
@@ -56,7 +56,7 @@ def make_pairs(
 
 
 def _positions(name: str, rows: np.ndarray, times: np.ndarray, deepest: int, missing: str) -> np.ndarray:
-    """Which step of a regular clock each row is at; gaps that no lag reaches across are shortened."""
+    """Returns the step of a regular clock for each row; gaps that are longer than every lag are shortened."""
     if len(times) < 2:
         return np.zeros(len(times), dtype=np.int64)
     steps = np.diff(times)
@@ -67,7 +67,7 @@ def _positions(name: str, rows: np.ndarray, times: np.ndarray, deepest: int, mis
             "them, or average them."
         )
     usual = np.sort(steps)[(len(steps) - 1) // 2]
-    usual = steps[abs(steps / usual - 1) < REGULAR].mean()  # of months the mean, so that years of them add up
+    usual = steps[abs(steps / usual - 1) < REGULAR].mean()  # for months, their mean length
     ratio = steps / usual
     whole = np.maximum(np.round(ratio), 1)
     if (abs(ratio - whole) > REGULAR).any():
@@ -87,7 +87,7 @@ def _positions(name: str, rows: np.ndarray, times: np.ndarray, deepest: int, mis
 
 
 def cut_to_shortest(names: list[str], trains: list[Pairs], batch: int) -> Pairs:
-    """The latest pairs of every agent, as many as the shortest record has in whole batches."""
+    """Returns the latest pairs of every agent, in the number of whole batches that the shortest record has."""
     lengths = [len(pairs.target) for pairs in trains]
     kept = min(lengths) // batch * batch
     if kept < max(lengths) / 2:

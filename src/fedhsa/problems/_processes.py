@@ -24,17 +24,17 @@ class Process(NamedTuple):
     discount: np.ndarray
     """`(M,)`, or `(M, S)` by the state entered: 0 where an episode ends."""
     target_values: np.ndarray | None = None
-    """The values to learn, `(M, S)`, where they are not those of the chain: those of a policy, before it acts."""
+    """The values to learn, `(M, S)`, if they differ from those of the chain: those of a policy, before it acts."""
     model_states: np.ndarray | None = None
-    """The model's state whose value counts there, `(M, S)`, where one may stand for another; -1 for none."""
+    """The model's state whose value counts, `(M, S)`, if a state may represent another; -1 for none."""
 
     def by_parts(self, function: Callable[["Process"], Any]) -> Any:
-        """`function(process)`, arrays with an entry for each agent, of some agents at a time: for large temporaries."""
+        """Returns `function(process)`, computed for a few agents at a time to limit the size of temporary arrays."""
         return by_parts(function, self, size=2 * self.chain.transition[0].size)
 
     @property
     def discounted_transitions(self) -> np.ndarray:
-        r"""$P \Gamma$, the discounted transitions, `(M, S, S)`."""
+        r"""The discounted transitions $P \Gamma$, `(M, S, S)`."""
         discount = self.discount[..., None, None] if self.discount.ndim == 1 else self.discount[:, None, :]
         return self.chain.transition * discount
 
@@ -44,14 +44,14 @@ class Process(NamedTuple):
         return self.rewards if self.rewards.ndim == 2 else (self.chain.transition * self.rewards).sum(-1)
 
     def values(self) -> np.ndarray:
-        r"""The values to learn, `(M, S)`; those of the chain are $V = \bar R + P \Gamma V$."""
+        r"""Returns the values to learn, `(M, S)`; those of the chain are $V = \bar R + P \Gamma V$."""
         if self.target_values is not None:
             return self.target_values
         identity = np.eye(self.chain.stationary.shape[-1])
         return np.linalg.solve(identity - self.discounted_transitions, self.mean_rewards[..., None])[..., 0]
 
     def average_values(self) -> np.ndarray:
-        r"""$\frac1M \sum_i V_i$ in each agent's states, `(M, S)`: 0 counts where an agent's episode ends."""
+        r"""Returns $\frac1M \sum_i V_i$ in each agent's states, `(M, S)`, with 0 where an agent's episode ends."""
         values = self.values()
         if self.model_states is None:
             return np.broadcast_to(values.mean(0), values.shape)
@@ -61,16 +61,16 @@ class Process(NamedTuple):
         return np.where(somewhere, by_state.mean(0)[self.model_states], 0.0)
 
     def errors(self) -> tuple[np.ndarray, np.ndarray]:
-        r"""The mean TD error of each state is $E \theta + e$: $E = P \Gamma \Phi - \Phi$ and $e = \bar R$."""
+        r"""Returns $E = P \Gamma \Phi - \Phi$ and $e = \bar R$; the mean TD error of each state is $E \theta + e$."""
         return self.discounted_transitions @ self.features - self.features, self.mean_rewards
 
     def weighted_features(self) -> np.ndarray:
-        r"""$\Phi^T D$, `(M, d, S)`, with $D$ the stationary law."""
+        r"""Returns $\Phi^T D$, `(M, d, S)`, with the stationary distribution $D$."""
         return np.swapaxes(self.features * self.chain.stationary[..., None], 1, 2)
 
 
 def from_arrays(P: Any, R: Any, features: Any, discount: Any, start: Any = None) -> Process:
-    """Checked processes, whose features have full rank on the states that the agents together visit."""
+    """Returns checked processes, whose features have full rank on the states that the agents together visit."""
     sizes: dict[str, int] = {}
     P = _check.array("P", P, ("M", "S", "S"), sizes)
     R = _check.array("R", R, ("M", "S") if np.ndim(R) == 2 else ("M", "S", "S"), sizes)
@@ -90,9 +90,10 @@ def from_arrays(P: Any, R: Any, features: Any, discount: Any, start: Any = None)
 def from_model(
     model: Model, policy: Any = None, features: Any = None, *, pairs: bool | None = None, start: str = "stationary"
 ) -> Process:
-    """The processes of agents that follow a policy in their models.
+    """Returns the processes of agents that follow a policy in their models.
 
-    Over states if rewards depend on nothing else, over pairs of state and action otherwise, or as `pairs` says.
+    Their states are the model's states if rewards depend only on these, and otherwise state-action pairs; `pairs`
+    overrides this choice.
     """
     _check.choice("start", start, STARTS)
     if pairs is None:
@@ -108,13 +109,13 @@ def from_model(
 
 
 def values_in(chain: Chain, values: np.ndarray) -> np.ndarray:
-    """Values of states `(M, S)` along a model's chain, `(M, N)`; 0 between two episodes."""
+    """Returns the values of states `(M, S)` along a model's chain, `(M, N)`, with 0 between two episodes."""
     own = np.take_along_axis(values, np.where(chain.states < 0, 0, chain.states), axis=1)
     return np.where(chain.states < 0, 0.0, own)
 
 
 def state_features(model: Model, features: Any = None) -> np.ndarray:
-    """Features of states, `(M, S, d)`: the same for all agents, one table for each, or a coordinate for each state."""
+    """Returns the features of states, `(M, S, d)`: common features, one table per agent, or a coordinate per state."""
     shape = (model.num_agents, model.num_states)
     features = np.eye(model.num_states)[:, model.decision_states] if features is None else features
     features = _check.array("features", features, ("S", "d") if np.ndim(features) == 2 else ("M", "S", "d"))
@@ -124,7 +125,7 @@ def state_features(model: Model, features: Any = None) -> np.ndarray:
 
 
 def finite_chain(source: AbstractSource) -> FiniteChain:
-    """The chain behind a source that observes one."""
+    """Returns the chain that a source observes."""
     inner: Any = source
     while not isinstance(inner, FiniteChain):
         inner = getattr(inner, "source", None) or getattr(inner, "chain", None)
@@ -134,7 +135,7 @@ def finite_chain(source: AbstractSource) -> FiniteChain:
 
 
 def _rewards_of_states(model: Model) -> bool:
-    """Whether the reward of a transition does not depend on the action that led to it."""
+    """Returns whether the reward of a transition is independent of the action that caused it."""
     if model.num_actions == 1:
         return True
     rewards = model.rewards if model.rewards.ndim == 4 else model.rewards[..., None]

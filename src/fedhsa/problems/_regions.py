@@ -10,7 +10,7 @@ from .._types import Theta
 
 
 def as_box(box: Any) -> Any:
-    """`(low, high)` as an array `(2,)` or `(2, d)`; None stays None."""
+    """Returns `(low, high)` as an array `(2,)` or `(2, d)`; None stays None."""
     if box is None:
         return None
     if _check.traced(box):
@@ -23,7 +23,7 @@ def as_box(box: Any) -> Any:
 
 
 def check_region(radius: Any, box: Any) -> None:
-    """Raises unless exactly one of the two is given, and describes a region."""
+    """Raises unless exactly one of the two arguments is given and describes a region."""
     if (radius is None) == (box is None):
         raise ValueError(
             f"Give either `radius` or `box`, got radius={radius} and box={box}. "
@@ -36,13 +36,13 @@ def check_region(radius: Any, box: Any) -> None:
 
 
 def check_box_size(box: Any, dim: int) -> None:
-    """Raises if a box has not one entry for each coordinate, or one for all."""
+    """Raises unless a box has one entry for each coordinate, or one entry for all."""
     if box is not None and box.shape not in ((2,), (2, dim)):
         raise ValueError(f"`box` must have one entry per coordinate, {dim}, got {box.shape[1]}.")
 
 
 def nearest(theta: Theta, radius: Any, box: Any) -> Theta:
-    """The nearest point of the box, or of the ball of this radius."""
+    """Returns the nearest point of the box, or of the ball of this radius."""
     if box is not None:
         low, high = (jnp.broadcast_to(bound, theta.shape) for bound in box)
         return jnp.clip(theta, low, high)

@@ -1,4 +1,4 @@
-"""What policies earn: exactly in models, by episodes elsewhere, and the recorders of it."""
+"""The returns of policies, exact in models and estimated from episodes elsewhere, and their recorders."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,11 +15,11 @@ from ..environments.parametric import AbstractCategorical
 from ..environments.rollouts import play
 
 SETTLED, MOST = 1e-13, 1_000_000
-"""Value iteration ends when the values change by less, or after so many turns."""
+"""Value iteration ends when the values change by less than this tolerance, or after this number of iterations."""
 
 
 class ExactReturns(eqx.Module):
-    r"""One agent's returns, exactly: $J(\theta) = E \sum_t \gamma^t (r_t - \tau \log \pi_\theta(a_t \mid s_t))$."""
+    r"""The exact returns of one agent: $J(\theta) = E \sum_t \gamma^t (r_t - \tau \log \pi_\theta(a_t \mid s_t))$."""
 
     going: np.ndarray
     """Discounted transitions within an episode, `(S, A, S)`."""
@@ -28,19 +28,19 @@ class ExactReturns(eqx.Module):
     start: np.ndarray
     """`(S,)`."""
     seen: np.ndarray
-    """What the policy sees of each state, `(S,)` or `(S, k)`."""
+    """The policy's input in each state, `(S,)` or `(S, k)`."""
     acting: np.ndarray
-    """Where an action counts, `(S,)`: not where an episode has ended."""
+    """Whether an action counts in each state, `(S,)`; it does not count after the end of an episode."""
     discount: np.ndarray
 
     def chances(self, policy: AbstractCategorical, theta: Any) -> tuple[Any, Any]:
-        """The actions' probabilities in each state, `(S, A)`, and their logarithms, with 0 for those never taken."""
+        """Returns the actions' probabilities in each state, `(S, A)`, and their logarithms (0 for probability 0)."""
         seen = jnp.asarray(self.seen)
         chances, logs = (jax.vmap(of, (None, 0))(theta, seen) for of in (policy.chances, policy.log_chances))
         return chances, jnp.where(jnp.isneginf(logs), 0.0, logs)
 
     def action_values(self, policy: AbstractCategorical, theta: Any, entropy: Any, horizon: int | None) -> Any:
-        r"""$Q(s, a)$, `(S, A)`, of a life, or of the first `horizon` steps."""
+        r"""Returns $Q(s, a)$, `(S, A)`, of a whole episode, or of its first `horizon` steps."""
         chances, logs = self.chances(policy, theta)
         rewards = self.rewards - jnp.where(self.acting[:, None], entropy * logs, 0.0)
         if horizon is None:
@@ -56,18 +56,18 @@ class ExactReturns(eqx.Module):
         return rewards + self.going @ V
 
     def returns(self, policy: AbstractCategorical, theta: Any, entropy: Any = 0.0, horizon: int | None = None) -> Any:
-        r"""$J(\theta)$, of a life or of the first `horizon` steps."""
+        r"""Returns $J(\theta)$ of a whole episode, or of its first `horizon` steps."""
         chances, _ = self.chances(policy, theta)
         return self.start @ jnp.sum(chances * self.action_values(policy, theta, entropy, horizon), -1)
 
     def advantages(self, policy: AbstractCategorical, theta: Any, entropy: Any) -> Any:
-        r"""$Q(s, a) - V(s)$, `(S, A)`, of a life."""
+        r"""Returns $Q(s, a) - V(s)$, `(S, A)`, of a whole episode."""
         Q, (chances, _) = self.action_values(policy, theta, entropy, None), self.chances(policy, theta)
         return Q - jnp.sum(chances * Q, -1, keepdims=True)
 
 
 class ExactRecorder(eqx.Module):
-    """A recorder of what models give exactly, in each agent's environment or on average."""
+    """A recorder of exact quantities of models, in each agent's environment or on average."""
 
     policy: Any
     exact: ExactReturns
@@ -91,7 +91,7 @@ class ExactRecorder(eqx.Module):
 
 
 class PlayedReturns(eqx.Module):
-    """A recorder of undiscounted returns, by episodes of its own, the same whatever else a run does."""
+    """A recorder of undiscounted returns from separate episodes, which do not depend on the rest of the run."""
 
     agents: Any
     average: bool = eqx.field(static=True)
@@ -115,9 +115,9 @@ def exact_recorders(policy: Any, exact: ExactReturns, entropy: np.ndarray) -> di
 
 
 def best_mean_return(exact: ExactReturns, entropy: np.ndarray) -> np.ndarray:
-    """The largest value that a policy gives to the mean of the agents' objectives, by value iteration.
+    """Returns the largest mean of the agents' objectives over all policies, by value iteration.
 
-    It is known where agents differ in nothing but their rewards: then it is the best value of the averaged model.
+    It is known if agents differ only in their rewards: then it is the best value of the averaged model.
     """
     for name, part in (("transitions", exact.going), ("start", exact.start)):
         if not np.allclose(part, part[:1], atol=1e-12):

@@ -1,4 +1,4 @@
-"""Where the average of the agents' mean operators is zero: a linear solve, Newton's method, or a trust region."""
+"""Finds the root of the average of the agents' mean operators: a linear solve, Newton's method, or a trust region."""
 
 import warnings
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ NEWTON_STEPS = 50
 
 
 def affine_roots(A: np.ndarray, b: np.ndarray) -> np.ndarray:
-    r"""The roots of $A_i \theta - b_i$, `(M, d)`; NaN where a matrix is singular."""
+    r"""Returns the roots of $A_i \theta - b_i$, `(M, d)`; NaN if a matrix is singular."""
     regular = np.linalg.cond(A) < 1 / SINGULAR_TOLERANCE
     roots = np.full_like(b, np.nan)
     roots[regular] = np.linalg.solve(A[regular], b[regular][..., None])[..., 0]
@@ -25,7 +25,7 @@ def affine_roots(A: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def find_root(problem: "Problem") -> np.ndarray:
-    """The root of the average operator; raises if none is found or if it is not unique."""
+    """Returns the root of the average operator; raises if no root is found or if it is not unique."""
     start, should_be_monotone = tree.ravel(problem.like), type(problem.agents).should_be_monotone
     if problem.affine:
         origin = np.zeros(problem.dim)
@@ -47,7 +47,7 @@ def find_root(problem: "Problem") -> np.ndarray:
 
 
 def _newton(problem: "Problem", theta: np.ndarray, tolerance: float) -> np.ndarray | None:
-    """Newton's method as long as it makes progress; None when it does not."""
+    """Runs Newton's method while it makes progress; returns None if it does not converge."""
     residual = problem.mean_operator(theta)
     for _ in range(NEWTON_STEPS):
         try:
@@ -62,8 +62,8 @@ def _newton(problem: "Problem", theta: np.ndarray, tolerance: float) -> np.ndarr
 
 
 def _dogleg(problem: "Problem", start: np.ndarray) -> np.ndarray:
-    """A trust-region method: slower than Newton's, but it converges from further away."""
-    import optimistix as optx  # here, since few problems need it and it takes long to load
+    """Runs a trust-region method, which is slower than Newton's method but converges from further away."""
+    import optimistix as optx  # imported here because few problems need it and it loads slowly
 
     with precision():
         agents, theta = tree.agents_to_device(problem.flat_agents, "float64"), tree.to_device(start, "float64")

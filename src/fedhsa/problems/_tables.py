@@ -1,4 +1,4 @@
-"""The columns of a table of pandas or polars as arrays of numbers, without importing either."""
+"""The columns of a pandas or polars table as arrays of numbers, without importing either package."""
 
 import datetime
 import math
@@ -11,7 +11,7 @@ from .. import _check
 
 
 class Table:
-    """The columns of a table of pandas or polars as arrays; both have `columns`, items and `to_numpy`."""
+    """The columns of a pandas or polars table as arrays; both packages have `columns`, items and `to_numpy`."""
 
     def __init__(self, df: Any):
         if type(df).__name__ == "LazyFrame":
@@ -23,7 +23,7 @@ class Table:
             raise ValueError("`df` has no rows.")
 
     def column(self, argument: str, name: Any) -> np.ndarray:
-        """The values of a column, as they are."""
+        """Returns the unchanged values of a column."""
         if name not in self.columns:
             near = _check.nearest(name, map(str, self.columns))
             raise ValueError(f"`{argument}` names a column {name!r}, which the table does not have.{near}")
@@ -33,7 +33,7 @@ class Table:
         return values
 
     def numbers(self, argument: str, name: str) -> np.ndarray:
-        """A column of numbers; NaN where there is none."""
+        """Returns a column of numbers, with NaN for missing values."""
         values = self.column(argument, name)
         if values.dtype.kind not in "biuf":
             values = [_number(argument, name, row, value) for row, value in enumerate(values)]
@@ -43,7 +43,7 @@ class Table:
         return found
 
     def instants(self, name: str) -> np.ndarray:
-        """A column of times as numbers, in any unit."""
+        """Returns a column of times as numbers, in any unit."""
         values = self.column("time", name)
         if values.dtype.kind == "M":
             found = np.where(np.isnat(values), np.nan, values.astype("datetime64[us]").astype(np.float64))
@@ -56,7 +56,7 @@ class Table:
         return found
 
     def groups(self, name: str | None) -> dict[str, np.ndarray]:
-        """The rows of each agent, in the order in which the table first names them."""
+        """Returns the rows of each agent, in the order of the agents' first rows in the table."""
         if name is None:
             return {"all": np.arange(self.length)}
         found: dict[str, list[int]] = {}
@@ -68,7 +68,7 @@ class Table:
 
 
 def _absent(value: Any) -> bool:
-    # NAType is what pandas has where a column of whole numbers or of text has nothing; it equals not even itself.
+    # pandas marks missing values of integer and text columns with NAType, which is not equal to itself.
     return (
         value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
     )

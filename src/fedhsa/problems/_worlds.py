@@ -1,4 +1,4 @@
-"""What the random problems in environments share: the model by name, features by number, policies by chance."""
+"""Shared parts of the random problems in environments: models by name, random features, and random policies."""
 
 from typing import Any
 
@@ -12,13 +12,13 @@ from ..environments import Model, make
 
 
 def world(environment: str, num_agents: int, heterogeneity: float, key: SeedLike, options: dict[str, Any]) -> Model:
-    """The model of an environment, by its name."""
+    """Returns the model of an environment by its name."""
     common = {"num_agents": num_agents, "heterogeneity": heterogeneity, "key": key}
     return make(environment, common | options)
 
 
 def random_features(rows: tuple[int, ...], dim: int | None, key: SeedLike) -> np.ndarray | None:
-    """Features of that number, all between 0 and 1 and of length 1 for each row; None for a table."""
+    """Returns this number of features, all between 0 and 1, with rows of norm 1; None for a table."""
     if dim is None:
         return None
     features = host_generator(key, "features").random((*rows, _check.count("dim", dim)))
@@ -26,7 +26,7 @@ def random_features(rows: tuple[int, ...], dim: int | None, key: SeedLike) -> np
 
 
 def random_policies(model: Model, name: str, key: SeedLike, heterogeneity: float = 0.0) -> np.ndarray:
-    """Chances of actions, all different and none zero, from the same for all to each agent's own: `(M, S, A)`."""
+    """Returns random positive probabilities of actions, from equal for all agents to independent: `(M, S, A)`."""
     ones = np.ones(model.num_actions)
 
     def draw(rng, count):
@@ -39,7 +39,7 @@ def random_policies(model: Model, name: str, key: SeedLike, heterogeneity: float
 def off_policy_world(
     environment: str, num_agents: int, dim: int | None, heterogeneity: float, key: SeedLike, options: dict[str, Any]
 ) -> tuple[Model, np.ndarray, np.ndarray, np.ndarray | None]:
-    """A model, a policy to evaluate, behaviours of the agents' own, and features of states."""
+    """Returns a model, a policy to evaluate, a behaviour for each agent, and features of states."""
     model = world(environment, num_agents, heterogeneity, key, options)
     target = random_policies(model, "target", key)
     behaviour = random_policies(model, "behaviour", key, heterogeneity)
