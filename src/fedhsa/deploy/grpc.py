@@ -1,8 +1,8 @@
-"""Messages over gRPC with mutual TLS: nodes dial out to one address of the server, and keep one stream open each.
+"""Messages over gRPC with mutual TLS: each node connects to one address of the server and keeps one stream open.
 
-One method is reachable on that address. Whoever has no certificate of the federation's authority does not get past
-TLS; whose certificate is not in the server's register is told so. The name in the certificate says which agent a node
-is, so nobody can be taken for another.
+That address offers one method. TLS refuses clients without a certificate of the federation's authority. A client whose
+certificate is not in the server's register receives an error. The name in the certificate states which agent a node is,
+so no node can act as another.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
 from typing import Any
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it would print a line for every stranger
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # otherwise it prints a line for every stranger
 
 import grpc
 
@@ -36,54 +36,56 @@ from .wire import HEADER_BYTES, RejectedError, unpack, words
 
 SERVICE, JOIN = "fedhsa.Federation", "Join"
 DOCTOR, TIME, VERSION = "fedhsa-doctor", "fedhsa-time", "fedhsa-version"
-"""With the first in its metadata a node asks for the server's time and version alone; its stream stays as it is."""
+"""With the first key in its metadata, a node requests only the server's time and version; its stream stays open."""
 LARGEST = 64 * 2**20 + HEADER_BYTES
-"""The most bytes of one message."""
+"""The largest size of one message in bytes."""
 ALIVE, GONE = 15.0, 10.0
-"""Seconds of silence after which one side asks whether the other is there, and seconds to wait for that answer."""
+"""Seconds of silence after which one side sends a ping, and seconds that it waits for the answer."""
 AGAIN = 5.0
-"""Seconds after which the server looks again at sites that have not answered."""
+"""Seconds after which the server checks sites that have not answered."""
 GREETING = 10.0
-"""Seconds that nodes have at the beginning of a run to connect, before rounds begin without those that are away."""
+"""Seconds that nodes have to connect at the beginning of a run, before rounds begin without absent nodes."""
 MENDED = 2.0
-"""Seconds after which a node that could not take part is greeted once more."""
+"""Seconds after which a node that could not take part is greeted again."""
 REVIEW = 1.0
-"""Seconds between looks at the register for nodes that have been taken out of it."""
+"""Seconds between checks of the register for removed nodes."""
 SOONEST, LATEST = 0.2, 5.0
-"""Seconds after which a node connects again: twice as long each time, since a server may be away for the night."""
+"""Seconds after which a node reconnects; the pause doubles each time, since a server may be absent for hours."""
 REPLACED = 60.0
-"""Seconds after which a node tries again whose place another process with the same key has taken."""
+"""Seconds after which a node reconnects if another process with the same key has replaced it."""
 SENTENCES = 1000
-"""How often the coming and going of one node is told."""
+"""The largest number of reports about one node's connections."""
 
 
 def _options() -> list[tuple[str, Any]]:
-    """What both sides of a connection keep to."""
+    """The options that both sides of a connection use."""
     return [
         ("grpc.keepalive_time_ms", int(1000 * ALIVE)),
         ("grpc.keepalive_timeout_ms", int(1000 * GONE)),
-        ("grpc.http2.ping_timeout_ms", int(1000 * GONE)),  # without it the line above is of no effect
+        ("grpc.http2.ping_timeout_ms", int(1000 * GONE)),  # without this, the line above has no effect
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.http2.max_ping_strikes", 0),  # nobody is thrown out for asking
-        ("grpc.compression_enabled_algorithms_bitset", 1),  # none: what is small on its way may not be large here
+        ("grpc.http2.max_ping_strikes", 0),  # pings do not end a connection
+        # No compression, so that a small message cannot become a large one.
+        ("grpc.compression_enabled_algorithms_bitset", 1),
         ("grpc.max_metadata_size", 8192),
     ]
 
 
 class GrpcTransport(AbstractTransport):
-    """The server's side: listens on one address, and reaches the nodes that have connected to it.
+    """The server's side: listens on one address and exchanges messages with the nodes that connect to it.
 
-    A node has one stream; if it connects again, the newest counts. A node is sent its next message when it has answered
-    the one before, and what it sends without having been asked ends its stream: so nobody can fill anybody's memory.
+    A node has one stream; if it connects again, the newest stream counts. The server sends a node the next message when
+    the node has answered the previous one. An unrequested message ends the node's stream, so that neither side can fill
+    the other's memory.
 
     **Arguments:**
 
-    - `address`: where to listen, host:port; port 0 takes a free one, see `port`.
-    - `keys`: the server's folder: `server.key`, `server.pem`, `ca.crt`, and the register `nodes`.
-    - `task`: what is run, of which the largest reply is known.
-    - `hello`: makes the message that asks a node who it is.
-    - `say`: called with a sentence for whoever watches the server.
+    - `address`: the address on which the server listens, host:port; port 0 takes a free port, see `port`.
+    - `keys`: the server's folder, with `server.key`, `server.pem`, `ca.crt`, and the register `nodes`.
+    - `task`: the task, from which the size of the largest reply is computed.
+    - `hello`: a function that makes the message that asks a node to identify itself.
+    - `say`: a function that is called with sentences for the server's user.
     """
 
     name = "grpc"
@@ -102,19 +104,19 @@ class GrpcTransport(AbstractTransport):
         if self._identity.number is not None:
             raise ValueError(f"`keys`: {os.fspath(keys)!r} holds the keys of a node. Name the server's folder.")
         self._lock = threading.Lock()
-        self._streams: dict[int, _Stream] = {}  # by site, the newest
+        self._streams: dict[int, _Stream] = {}  # by site, the newest stream
         self._arrived: queue.SimpleQueue[tuple[int, bytes | None, bytes]] = queue.SimpleQueue()
-        """Site, what it was asked, or None to look at the site again, and its reply."""
-        self._refusals: dict[int, tuple[str, str, int]] = {}  # by site: code and reason, and how often in a row
-        self._told: dict[int, str] = {}  # by site: the refusal that was said last
-        self._sentences: dict[int, int] = {}  # by site: how much was said of it
+        """The site, its request (None if the site must be checked again), and its reply."""
+        self._refusals: dict[int, tuple[str, str, int]] = {}  # by site: code, reason and number of consecutive refusals
+        self._told: dict[int, str] = {}  # by site: the last refusal that was reported
+        self._sentences: dict[int, int] = {}  # by site: the number of sentences about it
         self._begun, self._reviewed, self._closed = False, 0.0, False
         reply = max(replies.num_bytes for _, _, replies in task.schemas(1)) + 8 * (MOST + 1)
         sites = task.num_agents
         limits: list[tuple[str, Any]] = [
             ("grpc.max_receive_message_length", min(reply + HEADER_BYTES, LARGEST)),
             ("grpc.max_send_message_length", LARGEST),
-            ("grpc.so_reuseport", 0),  # two servers must not share a port without knowing
+            ("grpc.so_reuseport", 0),  # two servers must not share a port by accident
             ("grpc.max_concurrent_streams", 2),
             ("grpc.max_connection_idle_ms", 60_000),
             ("grpc.server_handshake_timeout_ms", 10_000),
@@ -140,7 +142,7 @@ class GrpcTransport(AbstractTransport):
         deadline = 0.0 if self._begun else time.monotonic() + GREETING
         self._begin()
         while len(found := self._ready()) < self.num_sites and time.monotonic() < deadline:
-            with contextlib.suppress(queue.Empty):  # nothing is lost: nobody has been asked yet
+            with contextlib.suppress(queue.Empty):  # nothing is lost, since no request has been sent yet
                 self._arrived.get(timeout=0.1)
         return found
 
@@ -151,7 +153,7 @@ class GrpcTransport(AbstractTransport):
             self._ask(site, data)
         while left and (wait := deadline - time.monotonic()) > 0:
             if self._refusals and any(map(self.hopeless, left)):
-                return  # the server decides what that means
+                return  # the server decides how to continue
             try:
                 site, asked, data = self._arrived.get(timeout=wait)
             except queue.Empty:
@@ -161,7 +163,7 @@ class GrpcTransport(AbstractTransport):
                     left.discard(site)
                 yield data
             elif site in left:
-                self._ask(site, messages[site])  # it has come back
+                self._ask(site, messages[site])  # the site has returned
 
     def trouble(self, site: int) -> str | None:
         with self._lock:
@@ -175,7 +177,7 @@ class GrpcTransport(AbstractTransport):
         return reason if code == "mismatch" or times > 1 else None
 
     def close(self) -> None:
-        """Ends all streams, and listens no more."""
+        """Ends all streams and stops listening."""
         with self._lock:
             self._closed, streams = True, list(self._streams.values())
         for stream in streams:
@@ -183,7 +185,7 @@ class GrpcTransport(AbstractTransport):
         self._server.stop(grace=1.0).wait()
 
     def _begin(self) -> None:
-        """Lets nodes in, which must not happen before the server knows which run they are to be greeted with."""
+        """Lets nodes in. The server must have its run before this, since the greeting contains the run."""
         if not self._begun:
             self._begun = True
             self._server.start()
@@ -205,7 +207,7 @@ class GrpcTransport(AbstractTransport):
                 stream.ask(data)
 
     def _review(self) -> None:
-        """Ends the streams of nodes that are no longer in the register, and greets those again that failed before."""
+        """Ends the streams of nodes that are no longer in the register, and greets nodes again that failed before."""
         now = time.monotonic()
         if now < self._reviewed + REVIEW:
             return
@@ -226,7 +228,7 @@ class GrpcTransport(AbstractTransport):
             stream.ask(self.hello())
 
     def _join(self, incoming: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        """What the one method does: a node's stream, for as long as it lasts."""
+        """Implements the one method: serves a node's stream until it ends."""
         site, certificate = self._admit(context)
         if any(name == DOCTOR for name, _ in context.invocation_metadata()):
             context.set_trailing_metadata(((TIME, f"{time.time():.3f}"), (VERSION, __version__)))
@@ -234,7 +236,7 @@ class GrpcTransport(AbstractTransport):
         stream = _Stream(site, certificate)
         with self._lock:
             before, self._streams[site] = self._streams.get(site), stream
-            self._refusals.pop(site, None)  # it may have been mended
+            self._refusals.pop(site, None)  # the cause may have been repaired
         if before is not None:
             before.end("another process with this node's key has connected since")
         if not context.add_callback(lambda: self._leave(stream)):
@@ -260,7 +262,7 @@ class GrpcTransport(AbstractTransport):
         return site, certificate
 
     def _read(self, stream: "_Stream", incoming: Iterator[bytes]) -> None:
-        with contextlib.suppress(Exception):  # the stream has ended; why is told to the node
+        with contextlib.suppress(Exception):  # the stream has ended, and the node receives the reason
             for data in incoming:
                 with self._lock:
                     asked = stream.answered()
@@ -273,7 +275,7 @@ class GrpcTransport(AbstractTransport):
                     self._introduce(stream, data)
 
     def _introduce(self, stream: "_Stream", data: bytes) -> None:
-        """Hears what a node says to the greeting: that it is there, or why it cannot take part."""
+        """Reads a node's answer to the greeting: it takes part, or it gives the reason why it cannot."""
         try:
             header = unpack(data, 0).header
         except RejectedError as rejected:
@@ -290,15 +292,16 @@ class GrpcTransport(AbstractTransport):
                 before = self._refusals.get(stream.site, ("", "", 0))
                 times = 1 + before[2] * (before[:2] == (code, reason))
                 self._refusals[stream.site] = code, reason, times
-                # What fails once is asked again soon: if it then fails in the same way, nobody need wait for it.
+                # The first failure is followed by another greeting; after a second equal failure, the server does not
+                # wait for the node.
                 stream.greet_at = time.monotonic() + (MENDED if times == 1 else 30 * MENDED)
-            if times < 2 and self._told.get(stream.site) != reason:  # however often it connects
+            if times < 2 and self._told.get(stream.site) != reason:  # reported once, however often the node connects
                 self._told[stream.site] = reason
                 self._tell(stream.site, f"does not take part: {reason}")
         self._arrived.put((stream.site, None, b""))
 
     def _leave(self, stream: "_Stream") -> None:
-        """Forgets a stream that has ended."""
+        """Removes a stream that has ended."""
         stream.end()
         with self._lock:
             mine = self._streams.get(stream.site) is stream
@@ -309,7 +312,7 @@ class GrpcTransport(AbstractTransport):
             self._tell(stream.site, f"is gone: {stream.why}." if stream.why else "is gone.")
 
     def _tell(self, site: int, what: str) -> None:
-        """Says what a node does, but not without end: one that comes and goes must not fill a log."""
+        """Reports an event of a node. The number of reports is limited, so that no node can fill a log."""
         self._sentences[site] = told = self._sentences.get(site, 0) + 1
         if told <= SENTENCES:
             self.say(f"Agent {site} {what}" + (" No more is told of it." if told == SENTENCES else ""))
@@ -330,23 +333,24 @@ def federate_on_grpc(
     sync: bool = True,
     **options: Any,
 ) -> Result:
-    """Runs a plan with nodes that connect to this process: the server's whole part.
+    """Runs a plan as the server, with nodes that connect to this process.
 
-    The numbers are those of `simulate` with one seed. Server and nodes may be killed at any moment and started again.
+    The results equal those of `simulate` with one seed. Server and nodes can be killed and restarted at any moment.
 
     **Arguments:**
 
-    - `plan`: what to run; nodes are told it, but for paths of files, and bring code of their own where it names any.
-    - `rounds`: how many rounds in all.
-    - `listen`: host:port; `0.0.0.0` stands for all addresses of this machine.
-    - `keys`: the server's folder, of `fedhsa deploy keys`.
-    - `folder`: for checkpoint, log and results.
-    - `missing`: what to do about nodes that do not answer.
-    - `resume`: continue the run in `folder`; it may ask for more rounds.
-    - `watch`: called with every event. `say`: with a sentence when a node comes or goes.
-    - `command`: what the manifest in `folder` says was typed.
-    - `sync`: whether the checkpoint must also survive a loss of power, and not only the end of the process.
-    - `options`: further ones of `Server`.
+    - `plan`: the plan. Nodes receive it without the paths of files, and use their own code where it names any.
+    - `rounds`: the total number of rounds.
+    - `listen`: the address, host:port; `0.0.0.0` stands for all addresses of this machine.
+    - `keys`: the server's folder that `fedhsa deploy keys` made.
+    - `folder`: the folder for checkpoint, log and results.
+    - `missing`: the policy for nodes that do not answer.
+    - `resume`: whether to continue the run in `folder`; `rounds` may be larger than before.
+    - `watch`: a function that is called with every event. `say`: a function that is called with a sentence when a node
+      connects or leaves.
+    - `command`: the command that the manifest in `folder` records.
+    - `sync`: whether the checkpoint must survive a loss of power, and not only the end of the process.
+    - `options`: further arguments of `Server`.
     """
     _check.count("rounds", rounds)
     home = pathlib.Path(folder)
@@ -363,21 +367,21 @@ def federate_on_grpc(
 
 
 class _Stream:
-    """One node's stream, as the server sees it: at most one message is under way, and one waits behind it."""
+    """One node's stream at the server: at most one message awaits its reply, and at most one waits behind it."""
 
     def __init__(self, site: int, certificate: bytes):
         self.site, self.certificate = site, certificate
         self.ready = False
-        """Whether the node has said that it takes part."""
+        """Whether the node has confirmed that it takes part."""
         self.greet_at: float | None = None
         self.why: str | None = None
-        """Why it was ended, if the server did."""
+        """The reason for which the server ended the stream, if it did."""
         self.outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._asked: bytes | None = None
         self._next: bytes | None = None
 
     def ask(self, data: bytes) -> None:
-        """Sends a message now, or as soon as the one before it is answered; only the latest is kept."""
+        """Sends a message now, or as soon as the previous one is answered; only the latest waiting message is kept."""
         if self._asked is None:
             self._asked = data
             self.outgoing.put(data)
@@ -385,7 +389,7 @@ class _Stream:
             self._next = None if data == self._asked else data
 
     def answered(self) -> bytes | None:
-        """The message that a reply answers, or None if there is none; sends the one that waits."""
+        """Returns the message that a reply answers, or None; sends the waiting message."""
         asked, self._asked = self._asked, None
         if asked is not None and self._next is not None:
             self._asked, self._next = self._next, None
@@ -393,7 +397,7 @@ class _Stream:
         return asked
 
     def end(self, why: str | None = None) -> None:
-        """Ends it, and tells the node why."""
+        """Ends the stream and sends the node the reason."""
         self.why = self.why or why
         self.outgoing.put(None)
 
@@ -406,15 +410,15 @@ def serve(
     say: Callable[[str], None] = lambda sentence: None,
     ended: threading.Event | None = None,
 ) -> None:
-    """A node's side: connects to the server, answers what it asks, and connects again whenever the stream ends.
+    """The node's side: connects to the server, answers its requests, and reconnects whenever the stream ends.
 
     **Arguments:**
 
-    - `node`: what answers.
-    - `address`: the server's, host:port.
-    - `keys`: the node's folder: `key`, `node.crt`, `ca.crt`.
-    - `say`: called with a sentence for whoever watches the node.
-    - `ended`: set it to end this, when what is being answered has been. Default: it never ends.
+    - `node`: the node that answers.
+    - `address`: the server's address, host:port.
+    - `keys`: the node's folder, with `key`, `node.crt` and `ca.crt`.
+    - `say`: a function that is called with sentences for the node's owner.
+    - `ended`: an event; after it is set, the function returns once the current answer is sent. Default: never.
     """
     ended = threading.Event() if ended is None else ended
     told, pause = "", SOONEST
@@ -422,8 +426,8 @@ def serve(
 
     def tell(sentence: str) -> None:
         nonlocal told
-        if sentence != told and not (told == closed and "cannot be reached" in sentence):  # which is to be expected
-            told = sentence  # a server that is away for a night is one line
+        if sentence != told and not (told == closed and "cannot be reached" in sentence):  # expected after a close
+            told = sentence  # a long absence of the server is reported once
             say(sentence)
 
     def connected() -> None:
@@ -434,7 +438,7 @@ def serve(
     identity = Identity.load(keys)
     while not ended.is_set():
         talking = False
-        with contextlib.suppress(OSError, ValueError):  # a new certificate is just being put there
+        with contextlib.suppress(OSError, ValueError):  # a new certificate is being written
             identity = Identity.load(keys)
         try:
             _converse(node, address, identity, connected, ended)
@@ -451,7 +455,7 @@ def serve(
 
 
 def _rest(seconds: float, keys: pathlib.Path, ended: threading.Event) -> None:
-    """Waits, but no longer once a new certificate has come, for which there may be another answer."""
+    """Waits until the time has passed or a new certificate arrives, which the server may accept."""
 
     def stamp() -> int | None:
         with contextlib.suppress(OSError):
@@ -472,7 +476,7 @@ def _converse(
         *_options(),
         ("grpc.max_receive_message_length", LARGEST),
         ("grpc.max_send_message_length", LARGEST),
-        ("grpc.use_local_subchannel_pool", 1),  # a new attempt is one, and not the echo of the last
+        ("grpc.use_local_subchannel_pool", 1),  # every attempt makes a new connection
         ("grpc.enable_http_proxy", 0),
     ]
     pair = (identity.key_pem, identity.certificate_pem)
@@ -500,7 +504,7 @@ def _code(error: grpc.RpcError) -> Any:
 
 
 def _in_words(error: grpc.RpcError, address: str) -> str:
-    """Why there is no connection, and what to do about it."""
+    """The reason why there is no connection, and a remedy."""
     code, details = _code(error), words((error.details() if isinstance(error, grpc.Call) else None) or str(error))
     if code is grpc.StatusCode.PERMISSION_DENIED:
         return f"The server at {address} refuses this node: {details}. Trying again."

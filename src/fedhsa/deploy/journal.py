@@ -1,4 +1,4 @@
-"""The log of a run: events as JSON lines, written as they happen, read afterwards, and told in words."""
+"""The log of a run: events as JSON lines, which can be read afterwards and described in sentences."""
 
 import contextlib
 import datetime
@@ -13,9 +13,9 @@ from .._json import plain
 
 FILE = "log.jsonl"
 PREFIX = "fedhsa: "
-"""How each line begins that a server on Flower prints for the user; all other lines are Flower's own."""
+"""The beginning of each line that a server on Flower prints for the user; all other lines are Flower's."""
 SILENCE = 60.0
-"""Seconds after which a round is told of although it is no tenth of the run."""
+"""Seconds after which a round is reported although it does not complete a tenth of the run."""
 
 
 class Journal:
@@ -23,10 +23,10 @@ class Journal:
 
     **Arguments:**
 
-    - `folder`: where `log.jsonl` is, or None to write no log.
-    - `watch`: called with every event, a dictionary with `event` and `time`.
+    - `folder`: the folder of `log.jsonl`, or None to write no log.
+    - `watch`: a function that is called with every event, a dictionary with `event` and `time`.
     - `name`: another name for the file.
-    - `private`: whether only its owner may read it.
+    - `private`: whether only the owner may read the file.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Journal:
 
 
 def read(folder: pathlib.Path, name: str = FILE) -> Iterator[dict[str, Any]]:
-    """The events of a run; lines that are no events, as a killed process leaves them unfinished, are left out."""
+    """The events of a run; incomplete lines, which a killed process may leave, are skipped."""
     with open(folder / name, "rb") as file:
         for line in file:
             with contextlib.suppress(ValueError, RecursionError):
@@ -60,18 +60,18 @@ def read(folder: pathlib.Path, name: str = FILE) -> Iterator[dict[str, Any]]:
 
 
 class Teller:
-    """Tells what happens in lines: progress ten times, or once a minute, and everything out of the ordinary once.
+    """Reports a run in lines: progress ten times in all or once a minute, and every unusual event once.
 
     **Arguments:**
 
-    - `say`: called with each line.
+    - `say`: a function that is called with each line.
     """
 
     def __init__(self, say: Callable[[str], object]):
         self._say, self._said, self._last = say, set[str](), time.monotonic()
 
     def __call__(self, event: dict[str, Any]) -> None:
-        """Takes an event of the journal."""
+        """Reports an event of the journal."""
         kind = event["event"]
         silent = time.monotonic() - self._last > SILENCE
         if kind == "round" and not silent and not is_tenth(event["round"], event["rounds"]):
@@ -80,7 +80,7 @@ class Teller:
         if words is None:
             return
         if kind in ("rejected", "missing"):
-            said = sentence({**event, "round": 0}) or ""  # the same of another round says nothing new
+            said = sentence({**event, "round": 0}) or ""  # an equal event of another round is not reported again
             if said in self._said:
                 return
             self._said.add(said)
@@ -89,12 +89,12 @@ class Teller:
 
 
 def is_tenth(round: int, rounds: int) -> bool:
-    """Whether a tenth of the run is done with this round."""
+    """Whether this round completes a tenth of the run."""
     return 10 * round // rounds > 10 * (round - 1) // rounds
 
 
 def sentence(event: dict[str, Any]) -> str | None:
-    """What happened, in one line; None for events that only the log needs, and for errors, which others report."""
+    """The event in one line; None for events that only the log needs, and for errors, which are reported elsewhere."""
     match event["event"]:
         case "started":
             return _listed(f"Run {event['run']}: {event['agents']} agents, {event['rounds']} rounds", _value(event))
@@ -112,7 +112,7 @@ def sentence(event: dict[str, Any]) -> str | None:
                 f"{whose} measure{s} what the parameter is worth, and keep{s} it private, since noise and masks are "
                 "for replies and would not cover it; `--release-metrics` sends it all the same."
             )
-        case "rejected" if event["code"] in ("diverged", "beyond"):  # whose failure it is follows
+        case "rejected" if event["code"] in ("diverged", "beyond"):  # a later event names the cause
             return None
         case "rejected":
             return f"Rejected a message ({event['code']}): {event['why']}"
@@ -135,7 +135,7 @@ def sentence(event: dict[str, Any]) -> str | None:
 
 
 def measured_words(measured: dict[str, Any]) -> str:
-    """The average of what is judged by, and its references in brackets: `rmse 1.68 (naive 1.8, alone 1.5)`."""
+    """The average of the main measurement, with its references in brackets: `rmse 1.68 (naive 1.8, alone 1.5)`."""
     metrics = {name: found["mean"] for name, found in measured["metrics"].items()}
     first, *others = metrics
     beside = [f"{name.removeprefix(f'{first}_')} {number(metrics[name])}" for name in others]
@@ -143,7 +143,7 @@ def measured_words(measured: dict[str, Any]) -> str:
 
 
 def number(value: Any) -> str:
-    """A measured number in few digits."""
+    """A measured number with few digits."""
     return f"{value:.4g}" if isinstance(value, int | float) else "-" if value is None else str(value)
 
 
@@ -168,7 +168,7 @@ def _agents_found(event: dict[str, Any]) -> str:
 
 
 def _value(event: dict[str, Any]) -> str:
-    """What the run is judged by: the error where it is known, else what sites measured, else what there is."""
+    """The main measure of a run: the error if it is known, otherwise the sites' measurements, otherwise the rest."""
     if isinstance(event.get("error"), int | float):
         return f"error {event['error']:.3e}"
     if measured := event.get("measured"):

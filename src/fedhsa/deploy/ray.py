@@ -1,4 +1,4 @@
-"""A run on Ray: the agents in long-lived processes, on this machine or on a trusted cluster."""
+"""Runs on Ray: the agents are in long-lived processes, on this machine or on a trusted cluster."""
 
 import contextlib
 import importlib
@@ -34,19 +34,19 @@ from .transport import AbstractTransport
 STARTING = 600.0
 """Seconds that all actors may take to start."""
 AGAIN = 2.0
-"""Seconds before an actor that ended for good is started again; twice as long each time that it fails alike."""
+"""Seconds before an actor that ended permanently is restarted; doubled each time that it fails in the same way."""
 PATIENCE = 5.0
-"""Seconds in which the head of a cluster answers."""
+"""Seconds in which the head of a cluster must answer."""
 LONGEST_FOLDER = 40
-"""Characters: Ray keeps sockets in its folder, whose paths the system limits to about a hundred."""
+"""The largest path length in characters: Ray has sockets in its folder, whose paths are limited to about a hundred."""
 
 
 class SiteActor:
-    """A site in a process of Ray's; if that is killed, Ray starts another, which continues from what was saved.
+    """A site in a process of Ray. If the process is killed, Ray starts another, which continues from the saved state.
 
     **Arguments:**
 
-    - `given`: JSON: the plan, which agents, the folder of their state, and the run.
+    - `given`: JSON with the plan, the numbers of the agents, the folder of their state, and the run.
     """
 
     def __init__(self, given: bytes):
@@ -58,7 +58,8 @@ class SiteActor:
         sys.path += [entry for entry in facts["path"] if entry not in sys.path]
         numbers = range(facts["first"], facts["first"] + facts["count"])
         log_to(state.with_suffix(".log"))
-        # Ray's own processes end at any moment, machines seldom lose power: no waiting for the disk.
+        # Ray's processes may end at any moment, but machines rarely lose power, so there is no need to wait for the
+        # disk.
         store = Store(state, sync=False)
         self.site: Site = Plan.from_json(facts["plan"]).site(numbers, store, facts["run"], facts["config"])
 
@@ -67,21 +68,21 @@ class SiteActor:
         return self.site.answer(message)
 
     def ping(self) -> bytes:
-        """Nothing, as a sign of life."""
+        """Returns nothing; the return shows that the actor runs."""
         return b""
 
 
 class RayTransport(AbstractTransport):
     """Carries messages to actors, one for each site.
 
-    Messages and replies are `bytes`, which Ray carries as they are: its `SerializationContext.serialize` pickles all
-    else. Ray does pickle the actor's class, and errors that it reports; and a `ray://` address pickles everything once
-    more on its way through Ray's proxy.
+    Messages and replies are `bytes`, which Ray carries unchanged: its `SerializationContext.serialize` pickles
+    everything else. Ray does pickle the actor's class, and errors that it reports; and a `ray://` address pickles
+    everything once more on its way through Ray's proxy.
 
     **Arguments:**
 
-    - `start`: makes a site's actor.
-    - `num_sites`: how many there are.
+    - `start`: a function that starts a site's actor.
+    - `num_sites`: the number of sites.
     - `all_needed`: whether to stop if an actor cannot be started at the beginning.
     """
 
@@ -92,10 +93,11 @@ class RayTransport(AbstractTransport):
         self._ray = import_ray()
         self.start, self.num_sites, self.all_needed = start, num_sites, all_needed
         self.actors: dict[int, Any] = {}
-        self._calls: dict[Any, int] = {}  # what is awaited, and from which site
-        self._away: dict[int, str] = {}  # sites whose last call failed, and why
-        self._ended: dict[int, float] = {}  # when an actor was found to have ended for good
-        self._failures: dict[int, tuple[str, int]] = {}  # what such an actor failed with, and how often in a row
+        self._calls: dict[Any, int] = {}  # the pending calls, and their sites
+        self._away: dict[int, str] = {}  # sites whose last call failed, and the reason
+        self._ended: dict[int, float] = {}  # the time at which an actor was found to have ended permanently
+        # The failure of such an actor, and its number of consecutive occurrences.
+        self._failures: dict[int, tuple[str, int]] = {}
         self._late: list[bytes] = []
 
     def present(self) -> set[int]:
@@ -131,12 +133,12 @@ class RayTransport(AbstractTransport):
     def close(self) -> None:
         """Ends all actors."""
         for actor in self.actors.values():
-            with contextlib.suppress(Exception):  # already gone, or Ray itself is
+            with contextlib.suppress(Exception):  # the actor or Ray itself has already ended
                 self._ray.kill(actor, no_restart=True)
         self.actors, self._calls = {}, {}
 
     def _begin(self) -> None:
-        """Starts all actors, if that has not been done, and waits for them."""
+        """Starts all actors that have not been started, and waits for them."""
         if self.actors:
             return
         deadline = time.monotonic() + STARTING
@@ -153,7 +155,7 @@ class RayTransport(AbstractTransport):
                 raise FederationError(f"The agents of actor {site} could not be made: {self._away[site]}")
 
     def _call(self, site: int, message: bytes | None) -> Any:
-        """Asks the site, or with no message only whether it is there; None if it has no actor now."""
+        """Sends the site a message, or a ping if there is none; returns None if the site has no actor now."""
         if site in self._ended:
             _, times = self._failures.get(site, ("", 1))
             if time.monotonic() < self._ended[site] + AGAIN * 2 ** min(times - 1, 5):
@@ -168,12 +170,12 @@ class RayTransport(AbstractTransport):
         return call
 
     def _together(self, asked: list[Any], deadline: float) -> list[bytes]:
-        """The replies to all calls, if nothing else is awaited and nothing goes wrong: quicker than one by one."""
+        """The replies to all calls, if no other call is pending and none fails; this is faster than one at a time."""
         if not asked or len(asked) != len(self._calls):
             return []
         try:
             replies = self._ray.get(asked, timeout=max(0.0, deadline - time.monotonic()))
-        except self._ray.exceptions.RayError:  # also when it takes too long
+        except self._ray.exceptions.RayError:  # includes a timeout
             return []
         for site in self._calls.values():
             self._away.pop(site, None)
@@ -182,7 +184,7 @@ class RayTransport(AbstractTransport):
         return replies
 
     def _finished(self, seconds: float) -> list[bytes]:
-        """The reply that comes first; none if it is only a sign of life, or its actor has ended."""
+        """The reply that arrives first; none if it answers a ping, or its actor has ended."""
         if not self._calls:
             return []
         first, _ = self._ray.wait(list(self._calls), num_returns=1, timeout=seconds)
@@ -201,7 +203,7 @@ class RayTransport(AbstractTransport):
         return replies
 
     def _lose(self, site: int, error: Exception) -> None:
-        """Notes that a site is away; Ray starts its actor again, unless that has failed."""
+        """Records that a site is absent; Ray restarts its actor, unless the restart failed."""
         gone = isinstance(error, self._ray.exceptions.ActorDiedError)
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         reason = lines[-1][:300]
@@ -228,27 +230,27 @@ def federate_on_ray(
     command: str = "",
     reply_bound: float | None = None,
 ) -> Result:
-    """Runs a plan with its agents sharded over actors of Ray.
+    """Runs a plan with its agents distributed over Ray actors.
 
-    The numbers are those of `simulate` with one seed. Killing actors does not change them: Ray starts them again, and
-    they continue from what they have saved in `folder`.
+    The results equal those of `simulate` with one seed. Killing actors does not change them: Ray restarts the actors,
+    and they continue from their saved states in `folder`.
 
     **Arguments:**
 
-    - `plan`: what to run.
-    - `rounds`: how many rounds in all.
-    - `address`: `"local"` starts a Ray for this run alone, on the loopback device, and leaves nothing of it; `"auto"`,
-      `"host:port"` or `"ray://host:port"` uses a cluster, and leaves it running.
-    - `actors`: among how many processes to divide the agents. Default: as many as there are cores.
-    - `num_cpus`: how many cores each of them reserves. Default: at most one, so that all of them fit.
-    - `missing`: what to do about actors that do not answer.
-    - `folder`: where server and actors keep their states and the server its log. On a cluster it is needed, and must
-      be on a file system that all nodes share. Default: a temporary one.
-    - `resume`: continue the run in `folder`; it may ask for more rounds.
-    - `watch`: called with every event.
-    - `config`: JSON values that the plan's `agent` function gets.
-    - `command`: what the manifest in `folder` says was typed.
-    - `reply_bound`: the largest norm that an agent's reply may have. Default: any.
+    - `plan`: the plan.
+    - `rounds`: the total number of rounds.
+    - `address`: `"local"` starts Ray for this run only, on the loopback device, and removes it afterwards; `"auto"`,
+      `"host:port"` or `"ray://host:port"` uses a cluster, which continues to run afterwards.
+    - `actors`: the number of processes among which the agents are divided. Default: the number of cores.
+    - `num_cpus`: the number of cores that each process reserves. Default: at most one, so that all processes fit.
+    - `missing`: the policy for actors that do not answer.
+    - `folder`: the folder for the states of server and actors and for the server's log. A cluster requires one, on a
+      file system that all nodes share. Default: a temporary folder.
+    - `resume`: whether to continue the run in `folder`; `rounds` may be larger than before.
+    - `watch`: a function that is called with every event.
+    - `config`: the JSON values that the plan's `agent` function receives.
+    - `command`: the command that the manifest in `folder` records.
+    - `reply_bound`: the largest norm that an agent's reply may have. Default: no bound.
     """
     _check.count("rounds", rounds)
     if folder is None and (resume or address != "local"):
@@ -272,7 +274,7 @@ def federate_on_ray(
         def start(site: int) -> Any:
             states = sites / server.run_id
             states.mkdir(parents=True, exist_ok=True)
-            # What can be imported here can be imported there, on the same machine.
+            # On the same machine, actors can import the same modules as this process.
             path = [entry for entry in sys.path if entry] if address == "local" else []
             return start_actor(plan, shards[site], states / f"{site}.state", server.run_id, share, config, path)
 
@@ -289,7 +291,7 @@ def federate_on_ray(
             reply_bound=reply_bound,
         )
         if server.store is not None:
-            server.store.sync = False  # a power cut would also take what the actors have saved
+            server.store.sync = False  # a loss of power would also remove the actors' states
         try:
             if kept is None:
                 return conduct(server, rounds, plan.cost, resume)
@@ -331,10 +333,10 @@ def _check_actors(plan: Plan, actors: int | None) -> int | None:
 
 
 def _actors_before(folder: pathlib.Path, actors: int | None) -> int | None:
-    """As many actors as before: each goes on with what it has saved."""
+    """The number of actors of the earlier run, since each continues from its saved state."""
     packet = Store(folder / "server.state").load()
     if packet is None:
-        return actors  # the server says what is missing
+        return actors  # the server reports the missing files
     before = len(packet.arrays.get("counted", ()))
     if actors not in (None, before):
         raise ValueError(f"`actors` must be {before} to resume, as when the run was started, got {actors}.")
@@ -342,19 +344,19 @@ def _actors_before(folder: pathlib.Path, actors: int | None) -> int | None:
 
 
 def _one_thread() -> None:
-    """One thread for this process: its neighbours have the other cores."""
+    """Limits this process to one thread, since the other actors use the other cores."""
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_cpu_multi_thread_eigen" not in flags:
         one = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
         os.environ["XLA_FLAGS"] = f"{flags} {one}".strip()
 
 
-# Ray itself: a private one that leaves nothing behind, or a cluster that is joined and left as it was.
+# Ray itself: a private instance that leaves nothing behind, or a cluster that is not changed.
 
 
 def import_ray() -> Any:
-    """Imports Ray; where it is missing, the error says how to install it."""
-    # Ray asks for these when it is imported: not to report usage, and what it would else warn of.
+    """Imports Ray; if it is missing, the error states how to install it."""
+    # Ray reads these variables on import: they turn off its usage reports and some warnings.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
@@ -365,9 +367,9 @@ def import_ray() -> Any:
 
 @contextlib.contextmanager
 def cluster(address: str, log_to_driver: bool = True) -> Iterator[float]:
-    """Joins a cluster and gives the number of its cores; leaves it as it was.
+    """Joins a cluster and returns the number of its cores; does not change the cluster.
 
-    With `log_to_driver` this process prints what those of the cluster print, and what Ray says of those that it lost.
+    With `log_to_driver`, this process prints the output of the cluster's processes, and Ray's reports of lost ones.
     """
     ray = import_ray()
     joined = not ray.is_initialized()
@@ -388,7 +390,7 @@ def cluster(address: str, log_to_driver: bool = True) -> Iterator[float]:
 
 
 def started_here() -> str | None:
-    """The address of what `ray start` has started on this machine; None for nothing, or what has ended since."""
+    """The address of the instance that `ray start` started on this machine; None if there is none, or it has ended."""
     address = importlib.import_module("ray._private.services").find_bootstrap_address(None)
     try:
         _check_there(address or "")
@@ -398,7 +400,7 @@ def started_here() -> str | None:
 
 
 def _check_there(address: str) -> None:
-    """Raises where nobody listens: Ray itself would wait for minutes."""
+    """Raises if no process listens at the address; Ray itself would wait for minutes."""
     host, _, port = address.rpartition(":")
     if port.isdigit() and "/" not in host:
         socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()
@@ -406,7 +408,7 @@ def _check_there(address: str) -> None:
 
 @contextlib.contextmanager
 def private_ray(cores: int, log_to_driver: bool = True) -> Iterator[float]:
-    """A private Ray that leaves nothing behind: no process and no file; `log_to_driver` as for `cluster`."""
+    """A private Ray instance that leaves no process and no file behind; `log_to_driver` as for `cluster`."""
     ray = import_ray()
     if ray.is_initialized():
         raise ValueError("`address`: this process uses a Ray already. Say 'auto' to use it, or `ray.shutdown()` first.")
@@ -414,27 +416,28 @@ def private_ray(cores: int, log_to_driver: bool = True) -> Iterator[float]:
         home = tempfile.mkdtemp(prefix="fr", dir=short(tempfile.gettempdir()))
         try:
             with warnings.catch_warnings(), _on_loopback(), _with_token():
-                # JAX warns of every fork once it has been used; Ray's are followed by another program at once.
+                # JAX warns of every fork after its first use; Ray's forks are immediately followed by an exec.
                 warnings.filterwarnings("ignore", message="os.fork", category=RuntimeWarning)
                 quiet = {"logging_level": "ERROR", "log_to_driver": log_to_driver}
                 ray.init(address="local", num_cpus=cores, include_dashboard=False, _temp_dir=home, **quiet)
-            armed()  # Ray has put its own handlers in the place of ours
+            armed()  # Ray has replaced our signal handlers
             yield float(cores)
         finally:
             with _undisturbed():
                 processes = _processes(home)
                 ray.shutdown()
-                _end([*processes, *_processes(home)])  # also those that were only starting before
+                _end([*processes, *_processes(home)])  # includes processes that were starting before
                 _remove(home)
 
 
 @contextlib.contextmanager
 def _with_token() -> Iterator[None]:
-    """Within, Ray starts with a token of its own, unless users have chosen one.
+    """Inside this context, Ray starts with a separate token, unless the user has chosen one.
 
-    Whoever shows no token may not run code there, which every user of the machine could otherwise. By itself Ray writes
-    it to a file in the home folder that others can read where they can enter that folder, and leaves it there. (Before
-    Ray 2.52 there were no tokens; nothing then keeps a machine's other users out.)
+    Without the token, other users of the machine cannot run code on this instance; otherwise every user could. By
+    default, Ray writes the token to a file in the home folder, which other users can read if they can enter that
+    folder, and does not remove it. (Before Ray 2.52 there were no tokens, and nothing keeps a machine's other users
+    out.)
     """
     if any(name in os.environ for name in ("RAY_AUTH_MODE", _TOKEN, f"{_TOKEN}_PATH")):
         yield
@@ -443,10 +446,10 @@ def _with_token() -> Iterator[None]:
     loader = getattr(importlib.import_module("ray._raylet"), "AuthenticationTokenLoader", None)
     try:
         if loader is not None:
-            loader.instance().reset_cache()  # of one before
+            loader.instance().reset_cache()  # of an earlier token
         yield
     finally:
-        del os.environ[_TOKEN]  # processes that Ray has started have it; others need it not
+        del os.environ[_TOKEN]  # Ray's processes have the token, and others do not need it
         os.environ.pop("RAY_AUTH_MODE", None)
 
 
@@ -455,10 +458,10 @@ _TOKEN = "RAY_AUTH_TOKEN"
 
 @contextlib.contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Within, Ray starts on the loopback device only.
+    """Inside this context, Ray starts on the loopback device only.
 
-    On Linux it would listen to the whole network, and run what anyone there sends it; `_node_ip_address` does not
-    change that. What it does on other systems is the constant below.
+    On Linux, Ray would listen to the whole network and run any code sent to it; `_node_ip_address` does not change
+    that. The constant below is Ray's behaviour on other systems.
     """
     constants: Any = importlib.import_module("ray._private.ray_constants")
     before = constants.ENABLE_RAY_CLUSTER
@@ -470,12 +473,12 @@ def _on_loopback() -> Iterator[None]:
 
 
 def short(folder: str) -> str:
-    """The folder, or one whose name is short enough for sockets in it."""
+    """The folder, or another one whose path is short enough for sockets."""
     return folder if len(folder) <= LONGEST_FOLDER or not os.path.isdir("/tmp") else "/tmp"
 
 
 def _processes(home: str) -> list[Any]:
-    """The processes of the Ray that works in this folder."""
+    """The processes of the Ray instance that uses this folder."""
     psutil = importlib.import_module("psutil")  # comes with Ray
 
     programs, found = os.path.dirname(import_ray().__file__), []
@@ -494,12 +497,12 @@ def _end(processes: list[Any]) -> None:
         while (alive := [process for process in processes if is_alive(process)]) and time.monotonic() < deadline:
             time.sleep(0.05)
         for process in alive:
-            with contextlib.suppress(Exception):  # gone in the meantime
+            with contextlib.suppress(Exception):  # it has ended in the meantime
                 process.kill()
 
 
 def is_alive(process: Any) -> bool:
-    """Whether a process does anything; one that has ended may be listed until its parent takes note."""
+    """Whether a process runs; a process that has ended may be listed until its parent collects it."""
     psutil = importlib.import_module("psutil")
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
@@ -508,7 +511,7 @@ def is_alive(process: Any) -> bool:
 
 
 def _remove(home: str) -> None:
-    """Removes a folder into which someone may still have been writing a moment ago."""
+    """Removes a folder to which a process may have been writing a moment ago."""
     for _ in range(50):
         shutil.rmtree(home, ignore_errors=True)
         if not os.path.exists(home):
@@ -521,7 +524,7 @@ _SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(s
 
 @contextlib.contextmanager
 def _end_by_exception() -> Iterator[Callable[[], None]]:
-    """Within, signals that would end the process at once end it by an exception, so that it can clean up."""
+    """Inside this context, signals that would end the process raise an exception, so that it can clean up."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
@@ -544,7 +547,7 @@ def _end_by_exception() -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Within, signals are ignored: the process is ending already."""
+    """Inside this context, signals are ignored, since the process is already ending."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
