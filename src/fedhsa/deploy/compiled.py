@@ -1,4 +1,4 @@
-"""Compiled functions most of whose arguments never change: these are flattened once, not in every call."""
+"""Compiled functions with arguments that never change, which are flattened once instead of in every call."""
 
 import contextlib
 import ctypes
@@ -13,10 +13,10 @@ import numpy as np
 
 
 def keep(folder: pathlib.Path) -> Callable[[], None]:
-    """Keeps compiled programs on disk for the next process, which would compile the same again.
+    """Saves compiled programs on disk, so that the next process does not compile them again.
 
-    Others must not look into the folder: what an agent's code closed over is part of its program, data among it.
-    Gives a function that ends it.
+    Other users must not read the folder: values that an agent's code closes over, including data, are part of its
+    program. Returns a function that ends this.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
@@ -36,16 +36,16 @@ def keep(folder: pathlib.Path) -> Callable[[], None]:
 
 
 def trim() -> None:
-    """Gives memory that compiling took back to the system; the C library would keep it for this process."""
-    with contextlib.suppress(OSError, AttributeError):  # where there is another library, it does as it likes
+    """Returns memory that compiling used to the system; the C library would keep it for this process."""
+    with contextlib.suppress(OSError, AttributeError):  # other C libraries have no such function
         ctypes.CDLL(None).malloc_trim(0)
 
 
 class Compiled:
     """A function with its first arguments fixed, compiled when it is called.
 
-    What is not an array among the fixed arguments becomes part of the program; the others must be pytrees of arrays.
-    Functions with the same settings and shapes share their programs.
+    Values other than arrays among the fixed arguments become part of the program; the remaining arguments must be
+    pytrees of arrays. Functions with the same settings and shapes share their programs.
 
     !!! example
         >>> half = Compiled(lambda settings, x: settings["scale"] * x, {"scale": 0.5, "unused": np.zeros(2)})
@@ -63,7 +63,7 @@ class Compiled:
 
 
 class _Program:
-    """What a program depends on besides shapes; without the arrays, which programs must not keep alive."""
+    """The values other than shapes on which a program depends, without arrays, which programs must not keep alive."""
 
     def __init__(self, function: Callable, structure: Any, rest: Any):
         self.function, self.structure, self.rest = function, structure, rest

@@ -168,7 +168,7 @@ def _agents_found(event: dict[str, Any]) -> str:
 
 
 def _value(event: dict[str, Any]) -> str:
-    """The main measure of a run: the error if it is known, otherwise the sites' measurements, otherwise the rest."""
+    """The main measure of a run: the error, the sites' measurements, the operator norm or the movement, if known."""
     if isinstance(event.get("error"), int | float):
         return f"error {event['error']:.3e}"
     if measured := event.get("measured"):

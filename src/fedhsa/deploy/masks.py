@@ -1,6 +1,6 @@
-"""Masks that cancel in a sum: a stream of random numbers between every two sites; one adds it, the other subtracts it.
+"""Masks that cancel in a sum: every two sites share a random stream, which one site adds and the other subtracts.
 
-All arithmetic is modulo 2^64, so that a masked number is uniformly distributed, whatever is under the mask.
+All arithmetic is modulo 2^64, so that a masked number is uniformly distributed, whatever its value.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ KEY_BYTES = 32
 
 
 class Member(NamedTuple):
-    """A site of a cohort: the number of its first agent, how many it has, and its public key of this cohort."""
+    """A site of a cohort: the number of its first agent, its number of agents, and its public key in this cohort."""
 
     first: int
     agents: int
@@ -27,7 +27,7 @@ class Member(NamedTuple):
 
 
 class Cohort:
-    """The sites whose masks cancel with each other: everyone who takes part in a round.
+    """The sites whose masks cancel: all sites that take part in a round.
 
     **Arguments:**
 
@@ -37,19 +37,19 @@ class Cohort:
     def __init__(self, members: list[Member]):
         self.members = tuple(sorted(members))
         self.names = ",".join(str(member.first) for member in self.members)
-        """Who they are, whatever their keys."""
+        """The members as text, without their keys."""
         plain = [[member.first, member.agents, member.public.hex()] for member in self.members]
         self.digest = hashlib.sha256(VERSION + json.dumps(plain).encode()).hexdigest()
-        """Two sites with the same digest mean the same members with the same keys."""
+        """Two sites with equal digests have the same members and the same keys."""
 
     @property
     def num_agents(self) -> int:
-        """How many agents the members have together."""
+        """The total number of the members' agents."""
         return sum(member.agents for member in self.members)
 
 
 class KeyPair:
-    """The key of a site for one stretch of its life: it is never written down, so what it masked stays masked.
+    """A site's temporary key. It is never saved, so nobody can remove its masks later.
 
     !!! example
         >>> sites = [KeyPair() for _ in range(3)]
@@ -66,7 +66,7 @@ class KeyPair:
         self._shared: dict[bytes, bytes] = {}
 
     def mask(self, values: np.ndarray, own: int, cohort: Cohort, label: bytes) -> np.ndarray:
-        """These values, unsigned and of 64 bits, under the masks of site `own` with all other members.
+        """Returns these unsigned 64-bit values with the masks of site `own` and all other members added.
 
         A label must never be used for two different values.
         """
@@ -78,7 +78,7 @@ class KeyPair:
         return masked
 
     def share(self, public: bytes) -> None:
-        """Agrees on a secret with the owner of a key; raises if it is none."""
+        """Computes the secret shared with the owner of a public key; raises if the key is invalid."""
         if public not in self._shared:
             try:
                 secret = self._private.exchange(self._read(public))
@@ -88,14 +88,14 @@ class KeyPair:
 
     def _stream(self, public: bytes, label: bytes, count: int) -> np.ndarray:
         self.share(public)
-        # The second step of HKDF: a key for every label, so that the nonce need not differ.
+        # The second step of HKDF derives a key for every label, so that the nonce can be constant.
         key = hmac.digest(self._shared[public], label + b"\x01", "sha256")
         chacha = self._ciphers.Cipher(self._ciphers.algorithms.ChaCha20(key, bytes(16)), None).encryptor()
         return np.frombuffer(chacha.update(bytes(8 * count)), "<u8").astype(np.uint64, copy=False)
 
 
 def label(*facts: Any) -> bytes:
-    """What a mask is for, as bytes: different for different facts.
+    """The label of a mask as bytes; different facts have different labels.
 
     !!! example
         >>> label("run", 12) == label("run1", 2)

@@ -85,11 +85,11 @@ class Node:
         self.sync = sync
         _check.number("number", number, least=0)
         if agent is not None:
-            load_agent(agent)  # raises if it is not there
+            load_agent(agent)  # raises if the function does not exist
         self._own = [_reference(text) for text in allow]
-        self._sites: dict[str, Site] = {}  # by run; the one asked last is the last
+        self._sites: dict[str, Site] = {}  # by run; the run of the latest message is the last entry
         self._said = ""
-        self._fresh = 0  # answers to come that may compile something
+        self._fresh = 0  # the number of further answers that may compile a program
         self.audit, self._watch = Audit(self.folder, self._hear), watch
         self._open = contextlib.ExitStack()
 
@@ -112,7 +112,7 @@ class Node:
         self._open.close()
 
     def answer(self, data: bytes) -> bytes:
-        """The reply to a message, or a rejection that says why; never an error. One message at a time."""
+        """Returns the reply to a message, or a rejection with its reason; never raises. One message at a time."""
         began = time.perf_counter()
         reply = self._answer(data)
         if self._watch is not None:
@@ -123,7 +123,7 @@ class Node:
     def _answer(self, data: bytes) -> bytes:
         try:
             header = peek(data)
-            run = check_run_name(str(header.get("run")))  # it becomes the name of a folder
+            run = check_run_name(str(header.get("run")))  # the name of a folder
             reply = self._site(run, header, data).answer(data)
             if self._fresh:
                 self._fresh -= 1
@@ -138,7 +138,7 @@ class Node:
     def _site(self, run: str, header: dict[str, Any], data: bytes) -> Site:
         greeted = header.get("kind") == HELLO
         if greeted:
-            header = unpack(data, 0).header  # now with its checksum
+            header = unpack(data, 0).header  # this checks the checksum
         site = self._sites.pop(run, None)
         if site is None:
             site = self._join(run, header)
@@ -147,12 +147,12 @@ class Node:
             raise RejectedError("foreign", "this run has another plan here: start a new run")
         while len(self._sites) >= IN_MEMORY:
             del self._sites[next(iter(self._sites))]
-            jax.clear_caches()  # or the programs of all runs would stay in memory
+            jax.clear_caches()  # otherwise the programs of all runs would stay in memory
         self._sites[run] = site
         return site
 
     def _join(self, run: str, header: dict[str, Any]) -> Site:
-        """The site of a run, from the server's plan or, after a restart of this process, from what was kept of it."""
+        """The site of a run, from the server's plan or, after a restart of this process, from the saved plan."""
         home = self.folder / "runs" / run
         kept = home / "plan.json"
         if isinstance(header.get("plan"), str):
@@ -179,7 +179,7 @@ class Node:
         return site
 
     def _accept(self, plan: Plan) -> Plan:
-        """The plan with this machine's code in the place of what it names; raises if the node was not given that."""
+        """The plan with references to this machine's code; raises if the node's owner did not provide the code."""
         if self.plan is not None:
             asked, pinned = json.loads(plan.told().to_json()), json.loads(self.plan.told().to_json())
             if differ := [name for name in pinned if asked[name] != pinned[name]]:
@@ -213,7 +213,7 @@ class Node:
         return self.agent
 
     def _own_code(self, found: _own.Reference) -> str:
-        """This machine's code of the same name: of a file the path to it is not compared, of a module it is."""
+        """This machine's code of the same name. For a file, only its name is compared; for a module, its full path."""
         for own in self._own:
             same = own.path.name == found.path.name if own.is_file and found.is_file else own.place == found.place
             if same and own.name == found.name:
@@ -221,14 +221,14 @@ class Node:
         raise MismatchError(f"the plan names code, {found.title}, that this node was not given with `--allow`")
 
     def _hear(self, entry: dict[str, Any]) -> None:
-        """Takes an entry of the audit log: what keeps the agent itself from answering is its owner's business."""
+        """Takes an entry of the audit log, and reports to the owner the failures of the agent itself."""
         if entry["event"] == "refused" and entry["code"] in TROUBLES and entry.get("round") is not None:
             self._tell(f"Could not answer in round {entry['round']}: {entry['why']}.")
         if self._watch is not None:
             self._watch(entry)
 
     def _tell(self, sentence: str) -> None:
-        """Says a sentence once, however often a server asks the same."""
+        """Reports a sentence once, however often a server repeats its request."""
         if sentence != self._said:
             self._said = sentence
             self.say(words(sentence))
@@ -242,7 +242,7 @@ def _reference(text: str) -> _own.Reference:
 
 
 def _measured(reply: bytes) -> dict[str, Any]:
-    """What a reply says of what its one agent has measured."""
+    """The measurements of the one agent in a reply."""
     header, arrays = unpack(reply)
     if VALUES not in arrays:
         return {}
@@ -250,7 +250,7 @@ def _measured(reply: bytes) -> dict[str, Any]:
 
 
 def _read(text: str) -> Plan:
-    """The plan in a text that anybody may have sent."""
+    """Reads the plan from a text of an unknown sender."""
     try:
         values = json.loads(text) if len(text) <= LONGEST else None
         texts = [value for value in (values or {}).values() if isinstance(value, str)]

@@ -1,4 +1,4 @@
-"""How far a run by messages is, what a checkpoint keeps of it, and the result that `simulate` would give."""
+"""The progress of a run by messages, the contents of its checkpoint, and its result in the form of `simulate`."""
 
 import contextlib
 import dataclasses
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .server import Server
 
 METRICS = "metrics.csv"
-"""What sites measured, by round and agent; beside it the figure, metrics.png and metrics.pdf."""
+"""The file with the sites' measurements by round and agent; the figures metrics.png and metrics.pdf are next to it."""
 
 
 class FederationError(RuntimeError):
@@ -30,11 +30,11 @@ class FederationError(RuntimeError):
 
 
 class Record(NamedTuple):
-    """The record of one round; entry 0 is before the first."""
+    """The record of one round; entry 0 is the state before the first round."""
 
     error: float
     operator_norm: float
-    """The norm of the averaged operators at the parameter with which the round began, one observation of each agent;
+    """The norm of the averaged operators at the round's initial parameter, with one observation of each agent;
     NaN for methods whose agents do not send them."""
     agents: int
     seconds: float
@@ -42,26 +42,26 @@ class Record(NamedTuple):
     bytes_up: int
     attempts: int
     movement: float = float("nan")
-    """How far the parameter moved in the round."""
+    """The distance that the parameter moved in the round."""
 
 
 class Progress(NamedTuple):
-    """All that a checkpoint holds, so that a resumed run gives the same numbers."""
+    """The contents of a checkpoint, with which a resumed run returns the same numbers."""
 
     round: int
     server: PyTree
     counted: np.ndarray
-    """Per site, the last round that its replies were part of, or -1."""
+    """Per site, the last round that used its replies, or -1."""
     records: list[Record]
     failed_round: int
 
 
 class RecordTable:
-    """Records as one array, for a checkpoint after every round: only what is new is converted.
+    """Records as one array for a checkpoint after every round; only new records are converted.
 
     **Arguments:**
 
-    - `start`: of how many rounds the records are kept elsewhere.
+    - `start`: the number of records that are saved elsewhere.
     """
 
     def __init__(self, start: int = 0):
@@ -69,7 +69,7 @@ class RecordTable:
         self._rows, self._known = np.zeros((0, len(Record._fields))), 0
 
     def __call__(self, records: list[Record]) -> np.ndarray:
-        """The records after the first `start`, which are those of the last call and perhaps more."""
+        """The records after the first `start`; `records` must extend those of the last call."""
         count = len(records) - self.start
         if count > len(self._rows):
             self._rows = np.concatenate([self._rows, np.zeros((count, len(Record._fields)))])
@@ -80,23 +80,23 @@ class RecordTable:
 
     @staticmethod
     def read(rows: np.ndarray) -> list[Record]:
-        """The records of such an array."""
+        """Returns the records in an array that `RecordTable` made."""
         whole = ("agents", "bytes_down", "bytes_up", "attempts")
-        records = [Record(*row) for row in rows.tolist()]  # what an earlier version wrote has no movement
+        records = [Record(*row) for row in rows.tolist()]  # files of earlier versions have no `movement`
         return [record._replace(**{name: int(getattr(record, name)) for name in whole}) for record in records]
 
 
 def carry_out(
     plan: "Plan", server: "Server", rounds: int, folder: pathlib.Path, resume: bool = False, command: str = ""
 ) -> Result:
-    """Runs the server, and writes the files of a run to `folder`, also if it stops early."""
-    from .. import outputs  # here, or every node would carry figures and theory in its memory
+    """Runs the server and writes the files of the run to `folder`, even if the run stops early."""
+    from .. import outputs  # imported here, so that nodes do not load figures and theory
 
     if resume and (server.store is None or server.store.load() is None):
         warnings.warn(f"No checkpoint in {str(folder)!r}: starting at round 0.", stacklevel=2)
         resume = False
     if not resume and server.store is not None:
-        with server.store.alone(wait=False):  # not while another server writes them
+        with server.store.alone(wait=False):  # only one server at a time may write them
             for name in (*outputs.FILES, METRICS, "metrics.png", "metrics.pdf"):
                 (folder / name).unlink(missing_ok=True)
     began = datetime.datetime.now(datetime.UTC)
@@ -106,7 +106,7 @@ def carry_out(
         if not server.progress.round:
             raise  # there is nothing to write
         seconds = (datetime.datetime.now(datetime.UTC) - began).total_seconds()
-        with contextlib.suppress(OSError):  # as of a disk that is full, of which the error may tell
+        with contextlib.suppress(OSError):  # a full disk, for example, which the error may already report
             _write(plan, server, folder, result(server, plan.cost, seconds, complete=False), began, command)
         raise
     _write(plan, server, folder, found, began, command)
@@ -138,7 +138,7 @@ def _rows(found: Result, names: list[str], weights: np.ndarray) -> Iterator[tupl
 
 
 def _final(found: Result, names: list[str], weights: np.ndarray) -> dict[str, Any]:
-    """What was measured last, for the manifest."""
+    """The last measurements, for the manifest."""
     known = np.flatnonzero(np.isfinite(found.records[names[0]][0]))
     last = int(known[-1]) if len(known) else 0
     each = {name: found.records[f"{name}_by_agent"][0, last] for name in names}
@@ -147,7 +147,7 @@ def _final(found: Result, names: list[str], weights: np.ndarray) -> dict[str, An
 
 
 def conduct(server: "Server", rounds: int, cost: Cost, resume: bool = False) -> Result:
-    """Runs the server, from its checkpoint if `resume` says so; Ctrl-C gives the rounds that are done."""
+    """Runs the server, from its checkpoint if `resume` is true; after Ctrl-C, returns the complete rounds."""
     if resume:
         server.resume()
     began, complete = time.perf_counter(), True
@@ -160,7 +160,7 @@ def conduct(server: "Server", rounds: int, cost: Cost, resume: bool = False) -> 
 
 
 def result(server: "Server", cost: Cost, seconds: float, complete: bool, rounds: int = 0) -> Result:
-    """The result of the rounds that are done; of a run that diverged also of those that were asked for."""
+    """The result of the complete rounds; for a run that diverged, of all requested rounds."""
     progress, task = server.progress, server.task
     progress = progress._replace(records=progress.records[: progress.round + 1])
     if progress.failed_round >= 0 and progress.round < rounds:

@@ -1,8 +1,8 @@
-"""Values for another process as JSON and plain arrays: what has a name is sent by its name, nothing is pickled.
+"""Values for another process as JSON and plain arrays: classes and functions are sent by name, nothing is pickled.
 
-The other side imports the classes and functions that are named and puts the numbers into them; no code travels. That
-takes the same package on both sides, and the same files where a user's classes are in files, and trust: this is for
-your own cluster, `wire` is for messages of strangers.
+The other side imports the named classes and functions and fills in the numbers; no code is sent. This requires the same
+package on both sides, the same files if a user's classes are in files, and trust: this module is for your own cluster,
+`wire` is for messages of strangers.
 """
 
 import contextlib
@@ -26,18 +26,18 @@ from .. import _own
 
 
 class Parcel(NamedTuple):
-    """A value taken apart."""
+    """A value in its serialised form."""
 
     text: str
-    """JSON: numbers and words, names of classes and functions, and where the arrays belong."""
+    """JSON with numbers, texts, names of classes and functions, and the positions of the arrays."""
     arrays: tuple[np.ndarray, ...]
-    """Each once, however often it occurs."""
+    """The arrays, each of them once, however often it occurs."""
 
 
 def pack(value: Any, name: str = "value") -> Parcel:
-    """Takes a value apart: numbers, texts, arrays and what holds them, dataclasses, modules, and functions by name.
+    """Serialises a value: numbers, texts, arrays, containers, dataclasses, modules, and functions by name.
 
-    Raises `TypeError` for anything else, such as a lambda; the error says where it was found, beginning with `name`.
+    Raises `TypeError` for anything else, such as a lambda; the error gives its position, beginning with `name`.
 
     !!! example
         >>> parcel = pack({"algorithm": fedhsa.FedHSA(0.1, local_steps=5), "start": np.zeros(3)})
@@ -53,12 +53,12 @@ def pack(value: Any, name: str = "value") -> Parcel:
 
 
 def unpack(parcel: Parcel) -> Any:
-    """The value that `pack` took apart."""
+    """Returns the value that `pack` serialised."""
     return _put_together(json.loads(parcel.text), parcel.arrays)
 
 
 def _take_apart(value: Any, path: str, arrays: dict[int, np.ndarray]) -> Any:
-    """The value in JSON's terms: what JSON has as it is, all else as a dictionary from what it is to what it holds."""
+    """The value in JSON types: JSON values are unchanged, all others become dictionaries from type to content."""
 
     def each(values: Any) -> list[Any]:
         return [_take_apart(part, f"{path}[{i}]", arrays) for i, part in enumerate(values)]
@@ -86,7 +86,7 @@ def _take_apart(value: Any, path: str, arrays: dict[int, np.ndarray]) -> Any:
         return {"partial": [_importable(value.func, path), given, keywords]}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return {"named": [_importable(kind, path), *each(value)]}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):  # also a module of Equinox
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):  # includes Equinox modules
         names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
         fields = {name: _take_apart(getattr(value, name), f"{path}.{name}", arrays) for name in names}
         return {"object": [_importable(kind, path), fields]}
@@ -110,13 +110,13 @@ def _take_array(value: Any, path: str, arrays: dict[int, np.ndarray]) -> Any:
         form, value = "number", np.asarray(value)
     if value.dtype.hasobject:
         raise TypeError(f"`{path}` is an array of Python objects, which is not sent to other processes.")
-    arrays[id(value)] = value  # which keeps it, so that its id is not given to another
+    arrays[id(value)] = value  # the reference keeps the array alive, so that its id stays unique
     return {form: list(arrays).index(id(value))}
 
 
 def _argument_names(function: Any) -> Iterator[str]:
-    """How its arguments are called, and numbers where they have no names."""
-    with contextlib.suppress(ValueError):  # of some that are written in C
+    """The names of its arguments, or their positions if they have no names."""
+    with contextlib.suppress(ValueError):  # some functions in C have no signature
         parameters = inspect.signature(function).parameters.values()
         yield from (p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
     yield from (f"argument {i}" for i in itertools.count())
@@ -149,7 +149,7 @@ def _import(name: str) -> Any:
 
 
 def _load_same_file(path: pathlib.Path, digest: str) -> types.ModuleType:
-    """A user's file as a module; raises if this machine has not got the very same file in the same place."""
+    """A user's file as a module; raises if this machine does not have an identical file at the same path."""
     if not path.is_file() or _own.digest(path) != digest:
         what = "another file than the program's" if path.is_file() else "no file"
         raise ValueError(
@@ -194,7 +194,7 @@ def _put_together(part: Any, arrays: tuple[np.ndarray, ...]) -> Any:
             return _import(content[0])(*_put_together(content[1:], arrays))
         case "object":
             cls = _import(content[0])
-            made = object.__new__(cls)  # its fields were checked where it was made
+            made = object.__new__(cls)  # its fields were checked when it was built
             for name, field in content[1].items():
                 object.__setattr__(made, name, _put_together(field, arrays))
             return made

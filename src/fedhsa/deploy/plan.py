@@ -227,7 +227,7 @@ class Plan:
         return Site(self.task, agents, numbers, store, run, streams, account, measured, withhold, limits, audit, secure)
 
     def _secure(self, numbers: Sequence[int], config: Mapping[str, Any]) -> Secure | None:
-        """The site's part in secure aggregation; raises if it is demanded there and not offered here."""
+        """The site's part in secure aggregation; raises if the site requires it and the plan does not use it."""
         if self.secure_aggregation:
             return Secure.from_config(config, numbers[0])
         if demanded(config):

@@ -1,4 +1,4 @@
-"""How a run stands, and a node, as Prometheus reads it: text format 0.0.4, in a file or over HTTP."""
+"""The state of a run or a node as Prometheus metrics: text format 0.0.4, in a file or over HTTP."""
 
 import abc
 import contextlib
@@ -18,13 +18,13 @@ from .address import check_host, check_port
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 CONNECTIONS, PATIENCE = 16, 5.0
-"""How many may ask at a time, and for how many seconds one who says nothing is waited for."""
+"""The largest number of simultaneous clients, and the seconds after which a silent client times out."""
 PAUSE = 1.0
-"""Seconds between two writings of a file."""
+"""Seconds between two writes of a file."""
 
 
 class Target(NamedTuple):
-    """Where the numbers go: a file, or a port of this machine."""
+    """The destination of the metrics: a file, or a port of this machine."""
 
     file: pathlib.Path | None = None
     host: str = "127.0.0.1"
@@ -53,18 +53,18 @@ class Target(NamedTuple):
 
 
 class AbstractExporter(abc.ABC):
-    """Keeps numbers from events, and gives them as text; events and questions may come from several threads."""
+    """Computes metrics from events and returns them as text; safe to use from several threads."""
 
     def __init__(self):
         self._lock = threading.Lock()
 
     def __call__(self, event: dict[str, Any]) -> None:
-        """Takes an event."""
+        """Updates the metrics with an event."""
         with self._lock:
             self._take(event)
 
     def text(self) -> str:
-        """All numbers in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         with self._lock:
             return "".join(f"{line}\n" for line in self._lines())
 
@@ -76,7 +76,7 @@ class AbstractExporter(abc.ABC):
 
 
 class Exporter(AbstractExporter):
-    """The numbers of a run, from the events of the server's journal.
+    """The metrics of a run, from the events of the server's journal.
 
     !!! example
         >>> exporter = Exporter()
@@ -152,9 +152,9 @@ class Exporter(AbstractExporter):
 
 
 class NodeExporter(AbstractExporter):
-    """The numbers of a node, from the entries of its audit log and what `Node` says of each answer.
+    """The metrics of a node, from the entries of its audit log and the events that `Node` reports for each answer.
 
-    What the node measures is here only where it was also sent to the server: a port may be read by many.
+    The node's measurements are included only if they were also sent to the server, since other users may read the port.
 
     !!! example
         >>> exporter = NodeExporter(number=1)
@@ -207,7 +207,7 @@ CODES = (
     *("beyond", "conflict", "diverged", "exhausted", "failed", "foreign", "forged", "limit", "lost", "malformed"),
     *("mismatch", "missed", "non-finite", "oversized", "stale", "unavailable", "unknown", "other"),
 )
-"""The codes of rejections; whatever else a stranger names counts as the last, so that it cannot add series at will."""
+"""The codes of rejections. Any other code counts as the last one, so that strangers cannot add time series."""
 SERVER = {
     "running": "1 while the run goes on, 0 afterwards.",
     "round": "Rounds that are done.",
@@ -225,7 +225,7 @@ SERVER = {
     "attempts_total": "Attempts at rounds.",
     "last_event_timestamp_seconds": "When something last happened.",
 }
-"""What the server has one number of, and what each means."""
+"""The server's metrics that have a single value, with their descriptions."""
 HELP = SERVER | {
     "rejected_messages_total": "Messages that the server rejected, and refusals of sites, by their code.",
     "metric_mean": "What sites measured, averaged with their weights.",
@@ -252,7 +252,7 @@ def _known(code: Any) -> str:
 
 
 def _family(name: str, samples: list[tuple[dict[str, str], float]]) -> Iterator[str]:
-    """The lines of one metric; what is not known is left out."""
+    """The lines of one metric, without unknown values."""
     known = [(labels, value) for labels, value in samples if not math.isnan(value)]
     if not known:
         return
@@ -274,7 +274,7 @@ def _written(value: float) -> str:
 
 
 def _float(value: Any) -> float:
-    """A number of the journal, which writes what is infinite as a word, and NaN as nothing."""
+    """A number of the journal, in which infinity is a word and NaN is null."""
     words = {None: math.nan, "infinity": math.inf, "-infinity": -math.inf}
     return words[value] if value is None or isinstance(value, str) else float(value)
 
@@ -285,12 +285,12 @@ def _timestamp(event: dict[str, Any]) -> float:
 
 @contextlib.contextmanager
 def exported(target: Target, exporter: AbstractExporter | None = None) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Gives a function for the events whose numbers are served, or written to a file, while the block runs.
+    """Returns a function that takes events; while the block runs, their metrics are served or written to a file.
 
     **Arguments:**
 
-    - `target`: where the numbers go.
-    - `exporter`: what keeps them. Default: that of a server.
+    - `target`: the destination of the metrics.
+    - `exporter`: the exporter that computes them. Default: the exporter of a server.
     """
     exporter = Exporter() if exporter is None else exporter
     if target.file is not None:
@@ -318,7 +318,7 @@ def exported(target: Target, exporter: AbstractExporter | None = None) -> Iterat
 
 
 class _Port(http.server.ThreadingHTTPServer):
-    """Serves so many at a time; whoever comes then is turned away, and whoever says nothing is not waited for."""
+    """Serves a limited number of clients at a time; further clients are refused, and silent clients time out."""
 
     daemon_threads = True
 
@@ -339,7 +339,7 @@ class _Port(http.server.ThreadingHTTPServer):
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Says nothing of connections that break off."""
+        """Does not report broken connections."""
 
 
 def _handler(exporter: AbstractExporter) -> type[http.server.BaseHTTPRequestHandler]:
@@ -357,13 +357,13 @@ def _handler(exporter: AbstractExporter) -> type[http.server.BaseHTTPRequestHand
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Says nothing: whoever asks is of no interest to the user's terminal."""
+            """Does not print requests, which are of no interest in the user's terminal."""
 
     return Handler
 
 
 class _Writer:
-    """Writes the text to a file when something has happened, at most once a second: it waits for the disk."""
+    """Writes the text to a file after events, at most once a second, since writing waits for the disk."""
 
     def __init__(self, file: pathlib.Path, exporter: AbstractExporter):
         self._file, self._exporter, self._last = file, exporter, -math.inf

@@ -1,4 +1,4 @@
-"""Who says something: messages signed with the key of a certificate, and opened by those who trust its authority."""
+"""Signed messages: a sender signs with its certificate's key, and receivers trust the certificate's authority."""
 
 import contextlib
 import datetime
@@ -23,7 +23,7 @@ SERVER = "server"
 """The name in a server's certificate; that of agent `n` is `node-n`."""
 _LENGTHS = struct.Struct("<HB")
 _START = len(MAGIC) + _LENGTHS.size
-_KNOWN = 1024  # certificates that are remembered: only those of the authority, so strangers do not fill this
+_KNOWN = 1024  # the largest number of cached certificates; only the authority's, so strangers cannot fill the cache
 
 
 def node_name(number: int) -> str:
@@ -32,7 +32,7 @@ def node_name(number: int) -> str:
 
 
 def node_number(name: str) -> int | None:
-    """The number of the agent with this name, or `None` if it is not that of an agent.
+    """The number of the agent with this name, or `None` if the name is not an agent's.
 
     >>> node_number("node-12"), node_number("node-012"), node_number("server")
     (12, None, None)
@@ -41,7 +41,7 @@ def node_number(name: str) -> int | None:
 
 
 class Identity:
-    """The certificate and private key of a server or a node, and what it signs with them.
+    """The certificate and private key of a server or a node, which sign its messages.
 
     ```python
     node = Identity.load("node-0")
@@ -78,25 +78,25 @@ class Identity:
 
     @property
     def key_pem(self) -> bytes:
-        """The private key as TLS libraries read it."""
+        """The private key in PEM format, for TLS libraries."""
         return self._key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
 
     @property
     def certificate_pem(self) -> bytes:
-        """The certificate as TLS libraries read it."""
+        """The certificate in PEM format, for TLS libraries."""
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
     @property
     def authority_pem(self) -> bytes:
-        """The authority's certificate as TLS libraries read it."""
+        """The authority's certificate in PEM format, for TLS libraries."""
         return self.authority.public_bytes(serialization.Encoding.PEM)
 
     def sign(self, data: bytes, purpose: str = "message") -> bytes:
-        """An envelope of `data`: what it is, the certificate, the signature, the data.
+        """Returns an envelope of `data`: the format's name, the certificate, the signature and the data.
 
-        What was signed for one purpose is not accepted for another.
+        Data signed for one purpose are not accepted for another.
         """
         signature = self._key.sign(_digest(self._encoded, data, purpose), _ECDSA)
         return b"".join([MAGIC, _LENGTHS.pack(len(self._encoded), len(signature)), self._encoded, signature, data])
@@ -110,16 +110,16 @@ class _Known(NamedTuple):
 
 
 class Trust:
-    """Those who have a certificate of the authority and, where there is a register, are in it.
+    """The trusted parties: they have a certificate of the authority and, if there is a register, are in it.
 
-    The register of a server is its folder `nodes`, with the certificate of each node. It is looked up for every
-    message, so that a node whose file is removed or replaced is refused from then on. What counts is the key in it: a
-    node may go on with an older certificate of the same key for as long as that is valid.
+    The register of a server is its folder `nodes`, with the certificate of each node. It is read for every message, so
+    that a node whose file is removed or replaced is refused from then on. The register compares keys: a node may
+    continue with an older certificate of the same key while that certificate is valid.
 
     **Arguments:**
 
     - `authority`: the authority's certificate.
-    - `register`: the folder with the nodes' certificates; without it, all that the authority has signed are trusted.
+    - `register`: the folder with the nodes' certificates; without it, every certificate of the authority is trusted.
     """
 
     def __init__(self, authority: x509.Certificate, register: str | os.PathLike | None = None):
@@ -130,13 +130,13 @@ class Trust:
 
     @classmethod
     def load(cls, folder: str | os.PathLike) -> Self:
-        """Whom the server or node with this folder trusts; only a server has a register."""
+        """Reads the trust of the server or node with this folder; only a server has a register."""
         folder = pathlib.Path(folder)
         register = folder / "nodes"
         return cls(read_certificate(folder / "ca.crt"), register if (folder / "server.pem").exists() else None)
 
     def open(self, data: bytes, name: str, purpose: str = "message") -> bytes:
-        """What is in an envelope, if the one with this name has signed it for this purpose; raises `RejectedError`."""
+        """Returns the data in an envelope; raises `RejectedError` unless `name` signed it for this purpose."""
         if not isinstance(data, bytes) or data[: len(MAGIC)] != MAGIC or len(data) < _START:
             raise RejectedError("forged", "the message is not signed")
         certificate, signature = _LENGTHS.unpack_from(data, len(MAGIC))
@@ -153,14 +153,14 @@ class Trust:
         return bytes(content)
 
     def signer(self, data: bytes) -> str:
-        """The name in the certificate of an envelope, which `open` must still check; raises `RejectedError`."""
+        """The name in an envelope's certificate, unchecked until `open`; raises `RejectedError` if there is none."""
         if not isinstance(data, bytes) or data[: len(MAGIC)] != MAGIC or len(data) < _START:
             raise RejectedError("forged", "the message is not signed")
         certificate, _ = _LENGTHS.unpack_from(data, len(MAGIC))
         return self._admit(data[_START : _START + certificate]).name
 
     def admit(self, certificate: bytes) -> str:
-        """The name in a certificate (PEM or DER) that is trusted, such as one that TLS has seen; or `RejectedError`."""
+        """The name in a trusted certificate (PEM or DER), such as one from TLS; raises `RejectedError` otherwise."""
         if certificate.lstrip().startswith(b"-----BEGIN"):
             try:
                 loaded = x509.load_pem_x509_certificate(certificate)
@@ -195,7 +195,7 @@ class Trust:
             certificate.verify_directly_issued_by(self.authority)
             name, key = common_name(certificate), certificate.public_key()
             uses = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-        except Exception:  # whatever a stranger has made of it
+        except Exception:  # a stranger may send anything
             raise RejectedError("forged", "the certificate is not one of this federation's authority") from None
         needed = ExtendedKeyUsageOID.SERVER_AUTH if name == SERVER else ExtendedKeyUsageOID.CLIENT_AUTH
         is_one = name == SERVER or node_number(name) is not None
@@ -205,7 +205,7 @@ class Trust:
         return _Known(name, key, begin, min(certificate.not_valid_after_utc, self.authority.not_valid_after_utc))
 
     def _registered_key(self, name: str) -> object:
-        """The key of a node in the register, read again when its file has changed; `None` if it is not there."""
+        """The key of a node in the register, read again when its file changes; `None` if it is not in the register."""
         path = pathlib.Path(str(self.register), f"{name}.crt")
         try:
             seen = _state(path)
@@ -217,20 +217,20 @@ class Trust:
 
 
 def signed(answer: Callable[[bytes], bytes], folder: str | os.PathLike) -> Callable[[bytes], bytes]:
-    """What a node answers where anybody may bring messages: only to what the server has signed, and signed itself.
+    """Wraps a node's `answer` for an untrusted channel: answers only messages that the server signed, and signs replies.
 
     **Arguments:**
 
-    - `answer`: takes a message and gives the reply.
-    - `folder`: the node's, with its keys.
+    - `answer`: a function that takes a message and returns the reply.
+    - `folder`: the node's folder with its keys.
     """
     certificate, trust = pathlib.Path(folder) / "node.crt", Trust.load(folder)
     identity, seen = Identity.load(folder), _state(certificate)
 
     def reply(data: bytes) -> bytes:
         nonlocal identity, seen
-        if (now := _state(certificate)) != seen:  # a new certificate was accepted, perhaps with a new key
-            with contextlib.suppress(OSError, ValueError):  # not yet complete
+        if (now := _state(certificate)) != seen:  # a new certificate has arrived, perhaps with a new key
+            with contextlib.suppress(OSError, ValueError):  # the file is not yet complete
                 identity, seen = Identity.load(folder), now
         try:
             asked = trust.open(data, SERVER)
@@ -247,14 +247,14 @@ _ECDSA = ec.ECDSA(utils.Prehashed(hashes.SHA256()))
 
 
 def _digest(certificate: bytes, data: bytes | memoryview, purpose: str) -> bytes:
-    """What is signed; the certificate is part of it, since some of its bits can be changed without harm to it."""
+    """The signed bytes. They include the certificate, some of whose bits could otherwise be changed unnoticed."""
     digest = hashlib.sha256(b"".join([MAGIC, purpose.encode(), b"\0", hashlib.sha256(certificate).digest()]))
     digest.update(data)
     return digest.digest()
 
 
 def _state(path: pathlib.Path) -> tuple[int, ...]:
-    """What changes when a file is replaced."""
+    """The properties that change when a file is replaced."""
     found = path.stat()
     return found.st_mtime_ns, found.st_ino, found.st_size
 
@@ -280,7 +280,7 @@ def read_certificate(path: str | os.PathLike) -> x509.Certificate:
 
 
 def read_key(path: str | os.PathLike) -> ec.EllipticCurvePrivateKey:
-    """The private key in a file, as OpenSSH or as TLS libraries write it."""
+    """The private key in a file, in OpenSSH or PEM format."""
     try:
         data = pathlib.Path(path).read_bytes()
         is_ssh = data.startswith(b"-----BEGIN OPENSSH")

@@ -69,7 +69,7 @@ class Store:
         return self._seen != self._now()
 
     def _now(self) -> tuple[int, int, bytes] | None:
-        # Two files of the same moment can have the same number on the disk, but not the same checksum.
+        # Two files can have the same inode and time, but not the same checksum.
         try:
             handle = _files.open_quickly(self.path)
         except FileNotFoundError:
@@ -82,14 +82,14 @@ class Store:
 
     @contextlib.contextmanager
     def alone(self, wait: bool = True) -> Iterator[None]:
-        """Keeps other processes from the state; with `wait` False raises at once if one is using it."""
+        """Locks the state; with `wait=False`, raises immediately if another process uses it."""
         if not self._placed:
             _files.make_private(self.path.parent)
-        # Opened each time, since threads that share an open file do not keep each other out.
+        # Opened each time, since the lock does not separate threads that share an open file.
         handle = os.open(self._lock, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
-            if not self._placed and hasattr(os, "fchmod"):  # Windows has not
-                os.fchmod(handle, 0o600)  # earlier versions let others open it, and whoever can may hold the lock
+            if not self._placed and hasattr(os, "fchmod"):  # missing on Windows
+                os.fchmod(handle, 0o600)  # earlier versions let other users open the file and hold the lock
                 self._placed = True
             words = f"Another process is working in {str(self.path.parent)!r}. Wait for it, or stop it."
             with _files.locked(handle, wait, words):
@@ -99,7 +99,7 @@ class Store:
 
     @property
     def busy(self) -> bool:
-        """Whether a process is using the state now."""
+        """Whether a process uses the state now."""
         if not self.path.parent.is_dir():
             return False
         try:
@@ -110,28 +110,28 @@ class Store:
 
 
 class Rows:
-    """Rows of numbers in a file that only grows, beside a state that says how many of them count.
+    """Rows of numbers in a file that only grows; a saved state contains the number of valid rows.
 
     **Arguments:**
 
-    - `store`: where the state is kept; the file has its name, and is kept as safely.
-    - `suffix`: how the file's name ends.
-    - `width`: how many numbers a row has.
+    - `store`: the store of the state; the file uses its name and its `sync`.
+    - `suffix`: the end of the file's name.
+    - `width`: the number of entries in a row.
     """
 
     def __init__(self, store: Store, suffix: str, width: int):
         self.store, self.path, self.width = store, store.path.with_suffix(suffix), width
         self.mark = (0, 0)
-        """How many rows count, and their checksum: a state keeps it."""
+        """The number of valid rows and their checksum, which a state contains."""
 
     def extend(self, rows: np.ndarray) -> None:
-        """Adds rows behind those that count; what a process wrote whose state was not saved any more is dropped."""
+        """Adds rows after the valid ones; rows of a process that ended before it saved its state are dropped."""
         data, (count, checksum) = np.ascontiguousarray(rows, "<f8").tobytes(), self.mark
         _files.write_at(self.path, 8 * self.width * count, data, self.store.sync)
         self.mark = count + len(rows), zlib.crc32(data, checksum)
 
     def read(self, mark: Sequence[int]) -> np.ndarray:
-        """The rows that counted when the state was saved."""
+        """The rows that were valid when the state was saved."""
         count, checksum = mark
         data = b""
         with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
@@ -146,12 +146,12 @@ class Rows:
 
 
 def set_aside(*paths: pathlib.Path) -> None:
-    """Gives files other names, with the same number, so that new ones can take their places; nothing is lost."""
+    """Renames files with a common number, so that new files can use their names; nothing is lost."""
     number = 1
     while any(_numbered(path, number).exists() for path in paths):
         number += 1
     for path in paths:
-        for found in (f"{path}~", path):  # the first is what a process killed while it wrote has left, and older
+        for found in (f"{path}~", path):  # the first is older, left by a process that was killed while writing
             with contextlib.suppress(FileNotFoundError):
                 os.replace(found, _numbered(path, number))
 
@@ -161,15 +161,15 @@ def _numbered(path: pathlib.Path, number: int) -> pathlib.Path:
 
 
 def check_run_name(run: str) -> str:
-    """Raises if the name of a run could not be that of a folder, or would lead out of one."""
+    """Raises if the name of a run is not a valid folder name, or would lead out of the folder."""
     if not isinstance(run, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", run):
         raise ValueError(f"`run` must be up to 64 letters, digits, - and _, got {str(run)[:100]!r}.")
     return run
 
 
 def _sync_folder(folder: pathlib.Path) -> None:
-    """Lets the file's new name survive a loss of power too."""
-    if os.name == "nt":  # folders cannot be opened there
+    """Ensures that the file's new name survives a loss of power."""
+    if os.name == "nt":  # Windows cannot open folders
         return
     handle = os.open(folder, os.O_RDONLY)
     try:

@@ -68,15 +68,15 @@ class Task:
 
     @functools.cached_property
     def shapes(self) -> list[tuple[PyTree, PyTree]]:
-        """Per exchange the message to all agents and the reply of one, as shapes."""
+        """The shapes of the message to all agents and of one agent's reply, for each exchange."""
         with precision(self.dtype):
             example = None if self.example is None else tree.to_device(self.example, self.dtype)
             theta = jnp.asarray(self.theta, self.dtype)
             return exchange_shapes(self.settings, theta, self.num_agents, example)
 
     def schemas(self, num_agents: int) -> list[tuple[str, Schema, Schema]]:
-        """Per exchange its name, the message to a site of so many agents, and its reply."""
-        if num_agents not in self._schemas:  # most sites are of the same size
+        """The name, the message to a site with `num_agents` agents, and the site's reply, for each exchange."""
+        if num_agents not in self._schemas:  # most sites have the same size
             self._schemas[num_agents] = self._make_schemas(num_agents)
         return self._schemas[num_agents]
 
@@ -85,7 +85,7 @@ class Task:
         return {}
 
     def _make_schemas(self, num_agents: int) -> list[tuple[str, Schema, Schema]]:
-        def rows(of_one: PyTree) -> PyTree:  # not by JAX, which would see other precisions outside of `precision`
+        def rows(of_one: PyTree) -> PyTree:  # without JAX, whose precision differs outside `precision`
             return jax.tree.map(lambda s: jax.ShapeDtypeStruct((num_agents, *s.shape), s.dtype), of_one)
 
         def to_site(leaf: Any) -> Any:
@@ -100,13 +100,13 @@ class Task:
         return found
 
     def keys(self, numbers: np.ndarray) -> batch.Keys:
-        """The keys of these agents, and those that all share."""
+        """The keys of these agents, and the keys that all agents share."""
         with precision(self.dtype):
             return batch.make_keys(as_key(self.key), np.arange(1), numbers)
 
     @functools.cached_property
     def digest(self) -> str:
-        """Two sides with the same digest agree on everything here."""
+        """The digest of the task; two sides with equal digests agree on all of it."""
         schemas = [[name, sent.plain(), reply.plain()] for name, sent, reply in self.schemas(1)]
         own = [
             plain_settings(as_written(self.algorithm)),

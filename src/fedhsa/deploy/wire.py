@@ -1,4 +1,4 @@
-"""The one binary form of messages and saved states: a JSON header and plain arrays, nothing that could run."""
+"""The binary format of messages and saved states: a JSON header and plain arrays, without executable content."""
 
 import json
 import math
@@ -13,18 +13,18 @@ MAGIC = b"fedhsa/1"
 HEADER_BYTES = 2**20
 """The longest header that is read."""
 REASON = 300
-"""How many characters of a reason are kept, since part of it may be what a stranger sent."""
+"""The largest number of characters of a reason, part of which may come from a stranger."""
 DTYPES = ("bool", "int32", "int64", "uint8", "uint32", "uint64", "float32", "float64")
 _NAMES = {np.dtype(name): name for name in DTYPES}
 _LITTLE = {name: np.dtype(name).newbyteorder("<") for name in DTYPES}
-# Made once: `json.dumps` and `json.loads` make one in every call.
+# Built once, since `json.dumps` and `json.loads` build one in every call.
 _write = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 _LENGTHS = struct.Struct("<II")
 _START = len(MAGIC) + _LENGTHS.size
 
 
 def words(value: Any, default: str = "no reason given") -> str:
-    """What a stranger says, to be shown: not too long, and nothing in it that a terminal would obey.
+    """A stranger's text in a form that is safe to print: shortened, and without control characters.
 
     !!! example
         >>> words("gone\\x1b[2J for lunch"), words(3)
@@ -51,7 +51,7 @@ class Packet(NamedTuple):
 
 
 def dtype_name(array: np.ndarray) -> str:
-    """The name of an array's type, from a table: NumPy composes it in every call, which is slow."""
+    """The name of an array's type, from a table, since NumPy composes it slowly in every call."""
     return _NAMES.get(array.dtype) or array.dtype.name
 
 
@@ -72,7 +72,7 @@ def pack(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
         if dtype not in _LITTLE:
             raise TypeError(f"{name!r} has the type {array.dtype}, which messages do not carry.")
         described.append([name, dtype, array.shape])
-        values.append(array.astype(_LITTLE[dtype], order="C", copy=False))  # copied only once, below
+        values.append(array.astype(_LITTLE[dtype], order="C", copy=False))  # the only copy is made below
     head = _write({**header, "arrays": described}).encode()
     if len(head) > HEADER_BYTES:
         raise ValueError(f"the header has {len(head):,} bytes, at most {HEADER_BYTES:,} can be read again")
@@ -100,7 +100,7 @@ def unpack(data: bytes, limit: int | None = None) -> Packet:
 
 
 def peek(data: bytes) -> dict[str, Any]:
-    """The header alone, which says whom a message is for; neither its checksum nor its arrays are looked at."""
+    """Only the header, which names the recipient; the checksum and the arrays are not read."""
     if not isinstance(data, bytes) or data[: len(MAGIC)] != MAGIC or len(data) < _START:
         raise RejectedError("foreign", f"not a message of this version: it does not begin with {MAGIC.decode()!r}")
     _, length = _LENGTHS.unpack_from(data, len(MAGIC))
@@ -139,7 +139,7 @@ def _read_arrays(described: list, body: memoryview, limit: int | None) -> dict[s
         array = np.frombuffer(body[offset : offset + size], little)
         if dtype == "bool" and (array.view(np.uint8) > 1).any():
             raise RejectedError("malformed", f"the array {name!r} has truth values other than 0 and 1")
-        arrays[name] = array.astype(dtype).reshape(shape)  # a copy, in this machine's byte order
+        arrays[name] = array.astype(dtype).reshape(shape)  # a copy in this machine's byte order
         offset += size
     if offset != len(body):
         raise RejectedError("malformed", f"{len(body) - offset:,} bytes follow the last array")
@@ -152,7 +152,7 @@ def _description(entry: Any) -> tuple[str, str, tuple[int, ...]]:
     if isinstance(entry, list) and len(entry) == 3:
         name, dtype, shape = entry
         whole = isinstance(shape, list) and len(shape) <= 32 and all(type(n) is int and n >= 0 for n in shape)
-        # Also an empty array must have a shape that exists.
+        # An empty array must also have a valid shape.
         if isinstance(name, str) and dtype in DTYPES and whole and math.prod(n for n in shape if n) < 2**48:
             return name, dtype, tuple(shape)
     raise RejectedError("malformed", "an array is not described by its name, type and shape")
