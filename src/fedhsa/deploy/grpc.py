@@ -36,7 +36,7 @@ from .wire import HEADER_BYTES, RejectedError, unpack, words
 
 SERVICE, JOIN = "fedhsa.Federation", "Join"
 DOCTOR, TIME, VERSION = "fedhsa-doctor", "fedhsa-time", "fedhsa-version"
-"""With the first key in its metadata, a node requests only the server's time and version; its stream is not replaced."""
+"""With the first key in its metadata, a node requests only the server's time and version, and keeps its stream."""
 LARGEST = 64 * 2**20 + HEADER_BYTES
 """The largest size of one message in bytes."""
 ALIVE, GONE = 15.0, 10.0

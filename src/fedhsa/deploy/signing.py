@@ -217,7 +217,7 @@ class Trust:
 
 
 def signed(answer: Callable[[bytes], bytes], folder: str | os.PathLike) -> Callable[[bytes], bytes]:
-    """Wraps a node's `answer` for an untrusted channel: answers only messages that the server signed, and signs replies.
+    """Wraps a node's `answer` for an untrusted channel: answers only messages signed by the server, and signs replies.
 
     **Arguments:**
 

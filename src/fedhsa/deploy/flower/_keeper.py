@@ -1,12 +1,12 @@
-"""Runs a command so that everything it starts ends with it, and with whoever asked for it. Standard library only.
+"""Runs a command so that all its processes end with it and with the caller. Standard library only.
 
     python -I _keeper.py run PID_FD COMMAND ARGUMENT ...    keeps a command
     python -I _keeper.py remove FOLDER                      removes a folder when standard input ends
 
-The keeper is the parent of the command and, on Linux, adopts every orphan below it: a process that moved to a session
-of its own or whose parent died is still found. It ends the whole tree when the command ends, when its standard input
-ends (that is, when the process holding the other end of the pipe ends, for whatever reason), or when that process is
-no longer its parent. A line `stop` on standard input asks the command to end by itself first.
+The keeper is the parent of the command and, on Linux, adopts every orphan below it: a process that moved to a separate
+session or whose parent died is still found. It ends the whole tree when the command ends, when its standard input ends
+(that is, when the process with the other end of the pipe ends for any reason), or when that process is no longer its
+parent. A line `stop` on standard input asks the command to end by itself first.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def _prctl(option: int, value: int) -> None:
-    """Linux only; elsewhere the process group is all that is ended."""
+    """Adopts orphans, on Linux only; on other systems, only the process group is ended."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
@@ -37,7 +37,8 @@ def descendants(root: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else []:
         if name.isdigit():
-            # A process may end while we look, and a name may hold spaces and brackets: read after the last one.
+            # A process may end during the search. A name may contain spaces and brackets, so the fields after the last
+            # one count.
             with contextlib.suppress(OSError, IndexError, ValueError), open(f"/proc/{name}/stat", "rb") as file:
                 parent = int(file.read().rpartition(b")")[2].split()[1])
                 children.setdefault(parent, []).append(int(name))
@@ -50,7 +51,7 @@ def descendants(root: int) -> list[int]:
 
 
 def _childless() -> bool:
-    """Takes leave of all children that have ended; whether there are none left."""
+    """Collects all children that have ended; returns whether no child is left."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -60,7 +61,7 @@ def _childless() -> bool:
 
 
 def _end_all(command: subprocess.Popen) -> None:
-    """Kills until there is no child left: whatever loses its parent meanwhile becomes a child of this process."""
+    """Kills until no child is left; a process that loses its parent meanwhile becomes a child of this process."""
     if sys.platform != "linux":
         with contextlib.suppress(OSError):
             os.killpg(command.pid, signal.SIGKILL)
@@ -74,13 +75,13 @@ def _end_all(command: subprocess.Popen) -> None:
 
 
 def run(pid_fd: int, arguments: list[str]) -> int:
-    """Keeps a command until it ends or nobody wants it any more; returns its exit code."""
+    """Keeps a command until it ends or its caller has ended; returns its exit code."""
     owner = os.getppid()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     ended: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: ended.append(1))
-    # If the keeper itself is killed, the command is too: this process has one thread, so its end is the keeper's end.
+    # The command is killed with the keeper: this process has one thread, so the thread's end is the keeper's end.
     command = subprocess.Popen(
         arguments,
         stdin=subprocess.DEVNULL,
@@ -104,7 +105,7 @@ def run(pid_fd: int, arguments: list[str]) -> int:
 
 
 def remove(folder: str) -> None:
-    """Waits until every holder of the pipe on standard input is gone, then removes the folder."""
+    """Waits until all processes with the pipe on standard input have ended, then removes the folder."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     while os.read(0, 4096):

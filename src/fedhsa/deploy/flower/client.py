@@ -1,9 +1,9 @@
-"""What a stock SuperNode's app does with a message: it hands it to a process that stays, and starts that if need be.
+"""The app of a stock SuperNode: passes each message to a resident process, and starts that process if necessary.
 
-Flower starts a new process for every message, and loading JAX and fedhsa would take it longer than all else. So this
-file is light: it knows nothing of fedhsa, and is copied into every app. The process that stays holds the agent, listens
-on a socket in a folder that only its owner can enter, and ends with the SuperNode. Without it the message is answered
-right here.
+Flower starts a new process for every message, and loading JAX and fedhsa would take most of its time. So this file is
+small: it does not import fedhsa, and is copied into every app. The resident process contains the agent, listens on a
+socket in a folder that only its owner can enter, and ends with the SuperNode. Without a resident process, this process
+answers the message.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ SETTINGS, PRIVACY = ("plan", "state", "data"), ("clip", "noise", "epsilon", "del
 """Settings of the run that a node needs; a node's own settings win."""
 STATE = "~/.fedhsa/sites"
 PATIENCE, GLANCE = 600.0, 5.0
-"""Seconds to wait for an answer, and for what must come at once."""
+"""Seconds to wait for an answer, and for steps that must be immediate."""
 SOCKET = "socket"
 
 app = ClientApp()
@@ -34,7 +34,7 @@ app = ClientApp()
 
 @app.query("fedhsa")
 def answer(message: Message, context: Context) -> Message:
-    """The reply to a message of the server's."""
+    """The reply to a message of the server."""
     settings = own_settings(dict(context.run_config), dict(context.node_config))
     record = message.content.config_records.get(RECORD)
     data = None if record is None else record.get(ENTRY)
@@ -43,7 +43,7 @@ def answer(message: Message, context: Context) -> Message:
 
 
 def own_settings(run: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
-    """The run's settings under the node's; a node with its own privacy takes neither that nor `state` from the run."""
+    """The run's settings, overridden by the node's; a node with its own privacy ignores the run's and its `state`."""
     given = {name: run[name] for name in SETTINGS + PRIVACY if name in run}
     if any(name in node for name in PRIVACY):
         given = {name: value for name, value in given.items() if name not in PRIVACY} | {"state": STATE}
@@ -51,8 +51,8 @@ def own_settings(run: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
 
 
 def reply(data: bytes, settings: dict[str, Any]) -> bytes:
-    """What the agent of these settings answers."""
-    if "fedhsa" not in sys.modules:  # there the process stays anyway
+    """The answer of the agent with these settings."""
+    if "fedhsa" not in sys.modules:  # otherwise this process is long-lived already
         with contextlib.suppress(OSError):
             return _by_resident(data, settings)
     from fedhsa.deploy.flower.resident import answer_here
@@ -61,7 +61,7 @@ def reply(data: bytes, settings: dict[str, Any]) -> bytes:
 
 
 def _by_resident(data: bytes, settings: dict[str, Any]) -> bytes:
-    # One for each version of the app: with it may have come other code of the user's.
+    # One for each version of the app, whose user code may differ.
     name = hashlib.sha256(json.dumps([settings, __file__], sort_keys=True).encode()).hexdigest()[:16]
     folder = pathlib.Path(settings["state"]).expanduser() / f"resident-{name}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def _by_resident(data: bytes, settings: dict[str, Any]) -> bytes:
 
 @contextlib.contextmanager
 def place(folder: pathlib.Path) -> Iterator[str]:
-    """The name of the socket in a folder that is this user's alone; a short one, as sockets need, where that exists."""
+    """The path of the socket in a private folder of this user; a short path if possible, as sockets require."""
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         found = os.fstat(opened)
@@ -90,7 +90,7 @@ def place(folder: pathlib.Path) -> Iterator[str]:
 
 
 def _ask(folder: pathlib.Path, data: bytes) -> bytes:
-    """The resident's reply: all that it sends until it hangs up."""
+    """The resident's reply: all bytes until it closes the connection."""
     with place(folder) as name, socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(GLANCE)
         connection.connect(name)
@@ -103,13 +103,13 @@ def _ask(folder: pathlib.Path, data: bytes) -> bytes:
 
 
 def receive(connection: socket.socket) -> bytes:
-    """All that the other side sends."""
+    """All bytes that the other side sends."""
     return b"".join(iter(lambda: connection.recv(2**20), b""))
 
 
 def _start(folder: pathlib.Path, settings: dict[str, Any]) -> subprocess.Popen:
-    """Starts the process that stays for as long as the one that started this one."""
-    path = [entry for entry in sys.path if entry]  # not the folder in which Flower happens to be
+    """Starts the resident process, which runs as long as the parent of this process."""
+    path = [entry for entry in sys.path if entry]  # without Flower's current folder
     instructions = {"settings": settings, "folder": str(folder), "keeper": os.getppid(), "path": path}
     with open(os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
         process = subprocess.Popen(
@@ -117,7 +117,7 @@ def _start(folder: pathlib.Path, settings: dict[str, Any]) -> subprocess.Popen:
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # or Flower would end it with this process
+            start_new_session=True,  # otherwise Flower would end it with this process
         )
     assert process.stdin is not None
     with process.stdin as stdin:

@@ -1,10 +1,10 @@
-"""A node on Flower's Fleet interface: it joins a SuperLink with its key, fetches messages and hands in replies.
+"""A node on Flower's Fleet interface: it joins a SuperLink with its key, fetches messages and sends replies.
 
-This is the one file that leans on what Flower does not promise to keep. `tests/deploy/test_fleet.py` says, for each
-version of Flower that `pyproject.toml` allows, which of it has changed.
+Only this file depends on Flower's private interfaces. `tests/deploy/test_fleet.py` reports changes of these interfaces,
+for each version of Flower that `pyproject.toml` allows.
 
-A stock SuperNode fetches an app from the server and starts a process of it for every message. This node does neither:
-the agent is in this process, no code of the server's is run, and nothing listens on this machine.
+A stock SuperNode fetches an app from the server and starts a process of the app for every message. This node does
+neither: the agent is in this process, no code of the server is run, and no port is open on this machine.
 """
 
 import base64
@@ -66,9 +66,9 @@ from ... import _files
 from ..signing import read_key
 
 RECORD, ENTRY = "fedhsa", "message"
-"""Where a message of ours is in one of Flower's."""
+"""The names under which a Flower message contains a message of fedhsa."""
 OURS, SHORT = "fedhsa:", 2**18
-"""What begins the group of a message that has all it says there; and how many bytes that may be."""
+"""The prefix of a group name that contains a whole message, and the largest size of this message in bytes."""
 TYPE = "query.fedhsa"
 PATHS = frozenset(
     f"/v1/fleet/{name}"
@@ -85,20 +85,20 @@ PATHS = frozenset(
         "confirm-message-received",
     )
 )
-"""What a node with a registered key asks of a SuperLink. (`get-run` and `get-fab` are for stock SuperNodes.)"""
+"""The methods of a SuperLink that a registered node calls. (`get-run` and `get-fab` are for stock SuperNodes.)"""
 KEY_HEADER, SIGNATURE_HEADER = FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 TIME_HEADER = TIMESTAMP_HEADER
 AHEAD, BEHIND = float(SYSTEM_TIME_TOLERANCE), float(TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE)
-"""Seconds that a node's clock may be ahead of the SuperLink's, or behind it."""
+"""The largest difference in seconds between the clocks of a node and the SuperLink."""
 
 HEARTBEAT = 15.0
-"""A SuperLink takes a node for gone when it has heard nothing for twice as many seconds."""
+"""Seconds between heartbeats; the SuperLink regards a node as gone after twice this time."""
 SOONEST, LATEST = 0.02, 1.0
-"""Seconds between looks for messages: soon after one came, seldom when none does."""
+"""Seconds between checks for messages: short after a message, longer while none arrives."""
 UPLOAD = 60.0
-"""Seconds that a server may take to hand in a message whose parts have begun to arrive."""
+"""Seconds that a server may take to send a message whose parts have begun to arrive."""
 SHARE = 3.0
-"""A node waits at least this many times as long as the last look took, so that many do not wear the SuperLink out."""
+"""A node waits at least this many times its last check's duration, so that many nodes do not overload the SuperLink."""
 
 
 def public_bytes(key: ec.EllipticCurvePublicKey) -> bytes:
@@ -107,12 +107,12 @@ def public_bytes(key: ec.EllipticCurvePublicKey) -> bytes:
 
 
 def wrap(data: bytes) -> RecordDict:
-    """A message as the content of one of Flower's."""
+    """A message as the content of a Flower message."""
     return RecordDict({RECORD: ConfigRecord({ENTRY: data})})
 
 
 def unwrap(content: RecordDict) -> bytes:
-    """The message in the content of one of Flower's; empty if there is none."""
+    """The message in the content of a Flower message; empty if there is none."""
     record = content.config_records.get(RECORD)
     data = None if record is None else record.get(ENTRY)
     return data if isinstance(data, bytes) else b""
@@ -124,7 +124,7 @@ def _as_group(data: bytes) -> str:
 
 
 def _from_group(group: str) -> bytes | None:
-    """What `_as_group` was given; None for any other group."""
+    """The message that `_as_group` encoded; None for any other group."""
     if not group.startswith(OURS):
         return None
     try:
@@ -134,14 +134,14 @@ def _from_group(group: str) -> bytes | None:
 
 
 def _without_parts(message: Message, group: str) -> tuple[Any, Any]:
-    """A message that says everything in its group, and a tree of parts that nobody hands in or fetches."""
+    """A message whose content is in its group name, and a tree of parts that are neither sent nor fetched."""
     name = secrets.token_hex(32)
     message.metadata.__dict__.update(_message_id=name, _group_id=group)
     return message_to_proto(message), ObjectTree(object_id=name)
 
 
 class Asked(NamedTuple):
-    """A message of the server's, and what is needed to reply to it."""
+    """A message of the server, with the data that a reply needs."""
 
     data: bytes
     message: Message
@@ -153,8 +153,8 @@ class Fleet:
     **Arguments:**
 
     - `address`: host:port.
-    - `folder`: the node's, with `ca.crt` and `key`.
-    - `state`: where it may write. Default: the same.
+    - `folder`: the node's folder, with `ca.crt` and `key`.
+    - `state`: the folder to which it may write. Default: `folder`.
     """
 
     def __init__(self, address: str, folder: str | os.PathLike, state: str | os.PathLike | None = None):
@@ -172,12 +172,12 @@ class Fleet:
         )
 
     def join(self) -> int:
-        """Says that this node is here; gives the id that Flower has for it.
+        """Registers this node; returns Flower's id of the node.
 
-        A node that was killed still counts as present for a while, and would not be let in: so it remembers its id, and
-        first says that the one before it has left.
+        A node that was killed counts as present for a while, and would not be let in again. So the node saves its id,
+        and first unregisters the previous id.
         """
-        if public_bytes((key := read_key(self.folder / "key")).public_key()) != self._public:  # it was replaced
+        if public_bytes((key := read_key(self.folder / "key")).public_key()) != self._public:  # the key was replaced
             self._client.close()
             self._open(key)
         with contextlib.suppress(OSError, ValueError, KeyError, httpx.HTTPStatusError):
@@ -191,12 +191,12 @@ class Fleet:
         return self.node.node_id
 
     def beat(self) -> bool:
-        """Says that this node is still here; whether the SuperLink knows it."""
+        """Sends a heartbeat; returns whether the SuperLink has registered this node."""
         request = SendNodeHeartbeatRequest(node=self.node, heartbeat_interval=HEARTBEAT)
         return self._client.SendNodeHeartbeat(request).success
 
     def receive(self) -> Asked | None:
-        """The next message of the server's, if there is one."""
+        """The next message of the server, if there is one."""
         found = self._client.PullMessages(PullMessagesRequest(node=self.node))
         if not found.messages_list:
             return None
@@ -206,14 +206,14 @@ class Fleet:
         return Asked(_fetch(self._client, self.node, head, tree), head)
 
     def reply(self, asked: Asked, data: bytes, seconds: float = 0.0) -> None:
-        """Hands in the reply to a message, and how long it took."""
+        """Sends the reply to a message, and the time that it took."""
         short = len(data) <= SHORT and _from_group(asked.message.metadata.group_id) is not None
         reply = Message(RecordDict() if short else wrap(data), reply_to=asked.message)
         if short:
             head, tree = _without_parts(reply, _as_group(data))
             self._hand_in(head, tree, seconds)
             return
-        reply.metadata.__dict__["_group_id"] = OURS  # which says that we need no more than this
+        reply.metadata.__dict__["_group_id"] = OURS  # shows the server that this node needs no further parts
         with no_object_id_recompute():
             reply.metadata.__dict__["_message_id"] = reply.object_id
             parts = get_all_nested_objects(reply)
@@ -230,19 +230,19 @@ class Fleet:
         return self._client.PushMessages(PushMessagesRequest(node=self.node, **lists))
 
     def leave(self) -> None:
-        """Says that this node leaves, if it can be said."""
+        """Unregisters this node, if the SuperLink can be reached."""
         if self.node.node_id:
             with contextlib.suppress(httpx.HTTPError, RuntimeError):
                 self._client.DeactivateNode(DeactivateNodeRequest(node_id=self.node.node_id))
         self.close()
 
     def close(self) -> None:
-        """Closes the connection without a word."""
+        """Closes the connection without unregistering the node."""
         self._client.close()
 
 
 def _fetch(client: Any, node: FlowerNode, head: Message, tree: Any) -> bytes:
-    """What a message says that has parts: they are fetched one by one, and the SuperLink may forget them."""
+    """The content of a message with parts, which are fetched one at a time; the SuperLink may then delete them."""
     run, name = head.metadata.run_id, head.metadata.message_id
     pull = make_pull_object_fn_protobuf(client.PullObject, node, run)
     contents = {part.object_id: _available(pull, part.object_id) for part in iterate_object_tree(tree)}
@@ -252,7 +252,7 @@ def _fetch(client: Any, node: FlowerNode, head: Message, tree: Any) -> bytes:
 
 
 def _available(pull: Callable[[str], bytes], name: str) -> bytes:
-    """A part of a message, which the server may still be handing in."""
+    """A part of a message, which the server may still be sending."""
     deadline = time.monotonic() + UPLOAD
     while True:
         try:
@@ -264,7 +264,7 @@ def _available(pull: Callable[[str], bytes], name: str) -> bytes:
 
 
 def register(port: int, authority: str | os.PathLike, publics: Iterable[bytes]) -> None:
-    """Makes keys known to the SuperLink on this port of loopback, whose certificate the authority has signed."""
+    """Registers keys with the SuperLink on this loopback port, whose certificate the authority has signed."""
     trust = ssl.create_default_context(cafile=os.fspath(authority))
     with ControlHttpClient(f"https://127.0.0.1:{port}", verify=trust) as client:
         for public in publics:
@@ -276,32 +276,32 @@ def register(port: int, authority: str | os.PathLike, publics: Iterable[bytes]) 
 
 
 class Replied(NamedTuple):
-    """What came back for a message."""
+    """The reply or the error for a message."""
 
     to: str
     """The message's id."""
     data: bytes | None
     error: str
-    """What Flower says where there are no data."""
+    """Flower's error message if there are no data."""
 
 
 class Mailbox:
-    """The server's side: hands in messages to nodes, and fetches their replies.
+    """The server's side: sends messages to nodes, and fetches their replies.
 
-    A message of Flower's is a tree of three objects, each handed in and fetched by itself, so that with its reply it
-    takes the SuperLink some sixteen requests. To nodes of ours, which say so in their first reply, a short message
-    travels in the name of its group, and takes two.
+    A Flower message is a tree of three objects, each sent and fetched separately, so that a message and its reply take
+    about sixteen requests to the SuperLink. fedhsa's nodes identify themselves in their first reply. For these nodes, a
+    short message is sent in the name of its group and takes two requests.
 
     **Arguments:**
 
-    - `grid`: Flower's.
+    - `grid`: Flower's grid.
     """
 
     def __init__(self, grid: Any):
         self._grid, self.ours = grid, set[int]()
-        self._short: set[str] = set()  # messages that went in the name of a group
-        self._asked: dict[str, int] = {}  # the others, and the nodes they went to
-        # Flower's grid waits a second when it finds a reply that is just being handed in.
+        self._short: set[str] = set()  # messages that were sent in the name of a group
+        self._asked: dict[str, int] = {}  # all other messages, and their nodes
+        # Flower's grid waits a second when it finds a reply that is still being sent.
         soon = functools.partial(pull_objects, initial_backoff=SOONEST, backoff_cap=LATEST)
         http_grid.__dict__["pull_objects"] = soon
 
@@ -310,7 +310,7 @@ class Mailbox:
         return set(self._grid.get_node_ids())
 
     def push(self, nodes: Mapping[int, bytes]) -> dict[str, int]:
-        """Hands in a message to each node; gives the messages' ids, and the nodes they went to."""
+        """Sends a message to each node; returns the messages' ids and their nodes."""
         short = {node: data for node, data in nodes.items() if node in self.ours and len(data) <= SHORT}
         whole = {node: data for node, data in nodes.items() if node not in short}
         sent = self._push_short(short) if short else {}
@@ -321,7 +321,7 @@ class Mailbox:
         return sent
 
     def pull(self, names: Iterable[str]) -> list[Replied]:
-        """The replies to these messages that are there, or errors."""
+        """The replies to these messages that have arrived, or errors."""
         names = set(names)
         short, whole = names & self._short, sorted(names - self._short)
         replies = self._pull_short(short) if short else []
@@ -356,7 +356,7 @@ class Mailbox:
                 replies.append(Replied(to, None, _in_words(head)))
             elif data:
                 replies.append(Replied(to, data, ""))
-            else:  # a long one
+            else:  # a long message
                 try:
                     replies.append(Replied(to, _fetch(client, self._grid.node, head, tree), ""))
                 except ObjectPullError as error:
@@ -375,13 +375,13 @@ def serve(
     tell: Callable[[str], object] = lambda words: None,
     ended: threading.Event | None = None,
 ) -> None:
-    """Answers the server's messages until `ended` is set; whatever happens to the connection, it is made again.
+    """Answers the server's messages until `ended` is set; reconnects whenever the connection fails.
 
     **Arguments:**
 
     - `fleet`: the connection.
-    - `answer`: takes a message and gives the reply, never an error.
-    - `tell`: gets a sentence when something changes: the node has joined, or cannot.
+    - `answer`: a function that takes a message and returns the reply; it must not raise.
+    - `tell`: a function that is called with a sentence when the node has joined, or cannot join.
     """
     ended = threading.Event() if ended is None else ended
     told, pause = "", 1.0
@@ -410,7 +410,7 @@ def serve(
 
 
 def _attend(fleet: Fleet, answer: Callable[[bytes], bytes], ended: threading.Event) -> None:
-    """Answers messages until the SuperLink no longer knows this node, or cannot be reached."""
+    """Answers messages until the SuperLink has removed this node or cannot be reached."""
     over = threading.Event()
     heart = threading.Thread(target=_beat, args=(fleet, over), daemon=True)
     heart.start()
@@ -426,7 +426,7 @@ def _attend(fleet: Fleet, answer: Callable[[bytes], bytes], ended: threading.Eve
                     fleet.reply(asked, answer(asked.data), time.monotonic() - pulled)
                     replied = time.monotonic()
             except (ObjectPullError, ObjectPushError):
-                pass  # the run has ended meanwhile, or the server asks again
+                pass  # the run has ended meanwhile, or the server will repeat its request
             except httpx.HTTPStatusError as error:
                 if not _of_ended_run(error.response):
                     raise
@@ -436,23 +436,23 @@ def _attend(fleet: Fleet, answer: Callable[[bytes], bytes], ended: threading.Eve
 
 
 class _Pace:
-    """How long to wait before the next look for a message.
+    """The time to wait before the next check for a message.
 
-    Every look costs the SuperLink as much as a message does, and between two messages to a node are those to all the
-    others. So a node first waits for half the time that it was between its last ones.
+    Every check costs the SuperLink as much as a message, and between two messages to a node are the messages to all
+    other nodes. So a node first waits for half the time between its last two messages.
     """
 
     def __init__(self):
         self._gap, self._looks = 0.0, 1
 
     def came(self, gap: float | None) -> None:
-        """Takes note of a message, so many seconds after the last reply."""
-        if gap is not None and gap < 5 * LATEST:  # or the server was idle
+        """Records a message that came `gap` seconds after the last reply."""
+        if gap is not None and gap < 5 * LATEST:  # otherwise the server was idle
             self._gap = gap if not self._gap else 0.7 * self._gap + 0.3 * gap
         self._looks = 0
 
     def pause(self, took: float) -> float:
-        """Seconds to wait, after a look that took so many."""
+        """The seconds to wait after a check that took `took` seconds."""
         self._looks += 1
         if self._looks == 1:
             return self._gap / 2
@@ -460,7 +460,7 @@ class _Pace:
 
 
 def _beat(fleet: Fleet, over: threading.Event) -> None:
-    """Keeps the SuperLink from taking this node for gone; sets `over` when it does not know the node any more."""
+    """Sends heartbeats to the SuperLink; sets `over` when the SuperLink has removed the node."""
     while not over.wait(HEARTBEAT * 0.6):
         try:
             if not fleet.beat():
@@ -469,13 +469,13 @@ def _beat(fleet: Fleet, over: threading.Event) -> None:
             if error.response.status_code == 401:
                 over.set()
         except httpx.HTTPError:
-            pass  # the other thread notices too
+            pass  # the other thread notices this too
         except RuntimeError:  # the connection was closed
             over.set()
 
 
 def _of_ended_run(response: httpx.Response) -> bool:
-    """Whether the SuperLink does not take a reply because its run has ended."""
+    """Whether the SuperLink refuses a reply because its run has ended."""
     return response.status_code == 403 and bool(response.content)
 
 

@@ -1,15 +1,15 @@
 """The gate before a SuperLink: it lets registered nodes reach what nodes need, and refuses everything else.
 
-A SuperLink answers three interfaces on one port, and protects one of them: whoever reaches the port can start apps, on
-every node. So the SuperLink listens on loopback alone, and the gate is what others reach. It passes a request on only
-if
+A SuperLink serves three interfaces on one port, and protects only one of them: everyone who reaches the port can start
+apps on every node. So the SuperLink listens on loopback only, and other machines reach the gate. The gate forwards a
+request only if
 
-- its path is one of those that nodes use (`PATHS`), written exactly so;
-- it bears the key of a registered node and a fresh signature by it, which is checked before the body is read;
-- the node keeps to its limits: the size of a body, requests per second, connections.
+- its path is exactly one of the paths that nodes use (`PATHS`);
+- it has the key of a registered node and a recent signature by this key, which is checked before the body is read;
+- the node respects its limits: the size of a body, requests per second, connections.
 
-What is passed on is written again from what was understood: a request that means one thing here and another to the
-SuperLink does not exist.
+The gate writes every forwarded request from the parsed values, so that the gate and the SuperLink cannot interpret a
+request differently.
 """
 
 import asyncio
@@ -48,24 +48,24 @@ from .fleet import (
 log = logging.getLogger("fedhsa.gate")
 
 _PASSED_ON = {KEY_HEADER, SIGNATURE_HEADER, TIME_HEADER, "content-type", "accept"}
-"""Headers of a request that the SuperLink gets, besides Flower's own that say which version a node has."""
+"""The headers of a request that are forwarded, in addition to Flower's headers with the node's version."""
 _GRANULE = 2**16
 
 
 @dataclasses.dataclass(frozen=True)
 class GateLimits:
-    """What one node, and those who are not known, may ask of the gate."""
+    """The limits of the gate for one node and for unknown clients."""
 
     body: int = 64 * 2**20
-    """Bytes of a request."""
+    """The largest size of a request in bytes."""
     rate: float = 200.0
-    """Requests of a node per second, on average; twice as many at once."""
+    """The largest average number of requests of a node per second; bursts may have twice as many."""
     connections: int = 16
-    """Open connections of a node."""
+    """The largest number of open connections of a node."""
     strangers: int = 16
-    """Open connections from one address that have not shown a node's key."""
+    """The largest number of open connections from one address that have not shown a node's key."""
     all_strangers: int = 256
-    """The same from all addresses."""
+    """The largest number of open connections from all addresses that have not shown a node's key."""
     introduction: float = 10.0
     """Seconds to show a node's key after connecting."""
     patience: float = 60.0
@@ -73,7 +73,7 @@ class GateLimits:
 
 
 class _RefusedError(Exception):
-    """The request is not passed on."""
+    """The request is not forwarded."""
 
     def __init__(self, status: int, reason: str):
         super().__init__(reason)
@@ -81,11 +81,12 @@ class _RefusedError(Exception):
 
 
 class Register:
-    """The public keys of the nodes that may pass, by their names; read again when the folder has changed.
+    """The public keys of the registered nodes by name; read again when the folder has changed.
 
     **Arguments:**
 
-    - `folder`: with a certificate `node-0.crt` for each node, as `fedhsa deploy keys` keeps it for the server.
+    - `folder`: the folder with a certificate `node-0.crt` for each node, which `fedhsa deploy keys` made for the
+      server.
     """
 
     def __init__(self, folder: str | os.PathLike):
@@ -95,7 +96,7 @@ class Register:
         self._keys: dict[bytes, tuple[str, ec.EllipticCurvePublicKey]] = {}
 
     def keys(self) -> Mapping[bytes, tuple[str, ec.EllipticCurvePublicKey]]:
-        """The name and key of each node, by the form in which Flower sends it."""
+        """The name and key of each node, by the key in Flower's format."""
         if time.monotonic() < self._looked + 1:
             return self._keys
         self._looked = time.monotonic()
@@ -121,13 +122,13 @@ def _entries(files: list[pathlib.Path]) -> Iterator[tuple[bytes, tuple[str, ec.E
 
 
 class Gate:
-    """Passes on what registered nodes may ask the SuperLink, and refuses the rest.
+    """Forwards the requests that registered nodes may send to the SuperLink, and refuses all others.
 
     **Arguments:**
 
-    - `folder`: the server's, with `server.pem`, `server.key`, `ca.crt` and the register of the nodes.
+    - `folder`: the server's folder, with `server.pem`, `server.key`, `ca.crt` and the register of the nodes.
     - `superlink`: the port of the SuperLink on loopback.
-    - `limits`: what a node may ask.
+    - `limits`: the limits for nodes and unknown clients.
     """
 
     def __init__(self, folder: str | os.PathLike, superlink: int, limits: GateLimits | None = None):
@@ -140,22 +141,22 @@ class Gate:
         self._superlink = f"https://127.0.0.1:{superlink}"
         self._strangers: collections.Counter[str] = collections.Counter()
         self._nodes: collections.Counter[str] = collections.Counter()
-        self._spent: dict[str, tuple[float, float]] = {}  # by node: requests that it has run up, and when
+        self._spent: dict[str, tuple[float, float]] = {}  # by node: its request count, and the time of the count
         self._quiet_until, self._untold = 0.0, 0
         self.refused = 0
-        """How many requests and connections were refused."""
+        """The number of refused requests and connections."""
 
     async def serve(self, host: str, port: int, ready: Callable[[int], object] = lambda port: None) -> None:
         """Serves until it is cancelled; calls `ready` with the port once it listens."""
         most = httpx.Limits(max_connections=200, max_keepalive_connections=50)
-        # A proxy of the environment is not asked: the SuperLink is on this machine.
+        # Proxies from the environment are not used, since the SuperLink is on this machine.
         async with httpx.AsyncClient(
             verify=self._trust, limits=most, timeout=self.limits.patience, trust_env=False
         ) as ask:
             visits: set[asyncio.Future[None]] = set()
 
             def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                # Not a coroutine: of those asyncio prints a traceback each when the gate is stopped.
+                # Not a coroutine, since asyncio prints a traceback for each coroutine when the gate is stopped.
                 visits.add(visit := asyncio.ensure_future(self._meet(reader, writer, ask)))
                 visit.add_done_callback(visits.discard)
 
@@ -165,7 +166,7 @@ class Gate:
                 await server.serve_forever()
 
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ask: httpx.AsyncClient) -> None:
-        """One connection. Until it has shown a key it counts as a stranger's, of which there is a limited number."""
+        """Serves one connection. It counts as unknown until it has shown a key; unknown connections are limited."""
         address = (writer.get_extra_info("peername") or ["unknown"])[0]
         visit = _Visit(self, reader, writer, ask, address)
         try:
@@ -178,7 +179,7 @@ class Gate:
                 await writer.start_tls(self._context, ssl_handshake_timeout=most.introduction)
             await visit.serve()
         except (OSError, TimeoutError, EOFError, h11.ProtocolError):
-            pass  # who hangs up, dawdles or talks nonsense is let go
+            pass  # the client disconnected, was too slow or sent invalid data
         finally:
             visit.count(None, "")
             with contextlib.suppress(OSError):
@@ -203,12 +204,12 @@ class Gate:
             raise _RefusedError(403, f"a wrong signature for {name}") from None
         if not -BEHIND < ahead < AHEAD:
             which = f"{ahead:.0f} s ahead of" if ahead > 0 else f"{-ahead:.0f} s behind"
-            # Only who holds the key learns this, and can mend it.
+            # Only the owner of the key receives this message, and can correct the clock.
             raise _RefusedError(401, f"the clock of {name} is {which} the server's; set both by NTP")
         return name
 
     def charge(self, name: str) -> None:
-        """Counts a request of a node; raises if it has asked too often."""
+        """Counts a request of a node; raises if the node exceeds its rate."""
         now, rate = time.monotonic(), self.limits.rate
         level, then = self._spent.get(name, (0.0, now))
         level = max(0.0, level - (now - then) * rate)
@@ -217,7 +218,7 @@ class Gate:
         self._spent[name] = level + 1, now
 
     def refuse(self, who: str, why: str) -> None:
-        """Writes down a refusal; of many in a second, one and how many."""
+        """Logs a refusal; several refusals in one second become one line with their number."""
         self.refused += 1
         if (now := time.monotonic()) < self._quiet_until:
             self._untold += 1
@@ -228,7 +229,7 @@ class Gate:
 
 
 class _Visit:
-    """What happens on one connection."""
+    """The state of one connection."""
 
     def __init__(
         self,
@@ -240,12 +241,12 @@ class _Visit:
     ):
         self.gate, self.reader, self.writer, self.ask, self.address = gate, reader, writer, ask, address
         self.cut = True
-        """Whether to drop the connection rather than to close it."""
+        """Whether to abort the connection instead of closing it."""
         self._counted: tuple[collections.Counter[str], str] | None = None
         self._name: str | None = None
 
     def count(self, among: collections.Counter[str] | None, name: str) -> None:
-        """Counts this connection among others, no longer where it was counted before."""
+        """Moves this connection from its previous count to another."""
         if self._counted is not None:
             counter, before = self._counted
             counter[before] -= 1
@@ -256,7 +257,7 @@ class _Visit:
             among[name] += 1
 
     async def serve(self) -> None:
-        """Answers request after request."""
+        """Answers the requests of the connection in turn."""
         most = self.gate.limits
         http = h11.Connection(h11.SERVER, max_incomplete_event_size=_GRANULE)
         while True:
@@ -317,7 +318,7 @@ class _Visit:
         return event
 
     async def _say(self, http: h11.Connection, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
-        date = email.utils.formatdate(usegmt=True)  # whoever wonders about clocks can compare
+        date = email.utils.formatdate(usegmt=True)  # lets clients compare clocks
         headers = [("date", date), ("content-length", str(len(body))), *headers]
         for event in (h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
             if (data := http.send(event)) is not None:
@@ -334,5 +335,5 @@ def _kind(response: httpx.Response) -> str:
 
 
 def _shown(request: h11.Request) -> str:
-    """A request line for the log, without anything that a terminal or a reader of logs would stumble over."""
+    """A request line for the log, without control characters."""
     return ascii(f"{request.method.decode('latin-1')} {request.target.decode('latin-1')}"[:100])

@@ -1,4 +1,4 @@
-"""A federation on Flower on this machine: started together, watched, and gone when the block ends, however it ends."""
+"""A federation on Flower on this machine, whose processes start together, are watched, and end with the block."""
 
 import os
 import pathlib
@@ -15,11 +15,11 @@ from ..local import free_port
 from .processes import POLL, Kept, Processes, Value, toml
 
 _FEDHSA = [sys.executable, "-P", "-m", "fedhsa", "deploy"]
-"""Our own command; `-P`, or a folder `fedhsa` wherever this is started would be run instead."""
+"""The command line of fedhsa; `-P` ensures that a folder `fedhsa` in the current folder is not run instead."""
 
 
 class Network:
-    """A SuperLink behind its gate and nodes on loopback: encrypted, known by their keys, and gone when the block ends.
+    """A SuperLink with its gate and nodes on loopback: encrypted, authenticated by keys, and removed after the block.
 
     ```python
     with Network(nodes=3) as network:
@@ -27,21 +27,22 @@ class Network:
     ```
 
     Every process started inside, directly or by Flower, ends with the block: after an exception, Ctrl-C, SIGTERM, and
-    even when this process is killed. So does the temporary folder with its keys, Flower's home and the logs.
+    even when this process is killed. The temporary folder with the keys, Flower's home and the logs is also removed.
 
     !!! warning
-        Flower asks nobody who starts apps: while the network is up, so can any user of this machine. Nodes of ours
-        answer only what the server has signed; a stock SuperNode runs the app.
+        Flower does not authenticate users who start apps: while the network runs, any user of this machine can.
+        fedhsa's nodes answer only messages that the server has signed; a stock SuperNode runs the app.
 
     **Arguments:**
 
-    - `nodes`: how many nodes.
-    - `arguments`: what each node gets on its command line, `fedhsa deploy node`, by its number.
-    - `stock`: whether to start Flower's own SuperNodes instead, which run the app of the server's.
-    - `node_config`: with `stock`, settings of each node by its number; `partition-id`, `num-partitions` and `keys` are
+    - `nodes`: the number of nodes.
+    - `arguments`: the arguments of each node's command line, `fedhsa deploy node`, by its number.
+    - `stock`: whether to start Flower's own SuperNodes instead, which run the server's app.
+    - `node_config`: with `stock`, the settings of each node by its number; `partition-id`, `num-partitions` and `keys`
+      are
         added. The app reads them in `context.node_config`.
-    - `logs`: a folder for the log files, kept afterwards; otherwise they are removed with everything else.
-    - `port`: of the gate; a free one if not given.
+    - `logs`: a folder for the log files, which is kept. Default: the log files are removed with everything else.
+    - `port`: the port of the gate. Default: a free port.
     - `environment`: variables added to the environment of all processes.
     - `patience`: seconds to wait for the SuperLink and for each node to be ready.
     """
@@ -71,7 +72,7 @@ class Network:
             self.keys = keys.make_keys(self.folder / "keys", self.nodes)
             self.address = f"127.0.0.1:{self._port or free_port()}"
             self._begin_superlink()
-            if not self.stock:  # they try until the gate is there
+            if not self.stock:  # fedhsa's nodes retry until the gate runs
                 self._launch_all()
             self._await_superlink()
             if self.stock:
@@ -108,18 +109,18 @@ class Network:
         config: Mapping[str, Value] | None = None,
         on_line: Callable[[str], object] | None = None,
     ) -> int:
-        """Runs a Flower app on this network and returns 0 only if Flower says that it was completed.
+        """Runs a Flower app on this network and returns 0 only if Flower reports that it was completed.
 
         **Arguments:**
 
         - `app`: the folder with the app's `pyproject.toml`.
         - `config`: overrides of `[tool.flwr.app.config]`; its keys must be listed there.
-        - `on_line`: called with each line of the server's output as it arrives.
+        - `on_line`: a function that is called with each line of the server's output as it arrives.
         """
         return self._processes.run(app, config, on_line)
 
     def stop_node(self, node: int) -> None:
-        """Asks a node to leave: it says goodbye to the SuperLink, and may come back at once."""
+        """Asks a node to leave: it unregisters from the SuperLink, and may return immediately."""
         self._running(node).stop()
 
     def kill_node(self, node: int) -> None:
@@ -130,7 +131,7 @@ class Network:
         """Starts a node again.
 
         After `kill_node` the SuperLink rejects a stock node until it has noticed that the old one is gone, which takes
-        about a minute: the node is started again until it is let in. One of ours is let in at once.
+        about a minute: the node is restarted until it is let in. A node of fedhsa is let in immediately.
         """
         if node in self._nodes and self._nodes[node].alive:
             raise ValueError(f"`node`: node {node} is running. Stop it first with `stop_node({node})`.")
@@ -182,10 +183,10 @@ class Network:
         self._nodes[node] = self._processes.start(f"node-{node}", words)
 
     def _await(self, node: int) -> None:
-        """Waits until the SuperLink has let a node in, starting it again while it is rejected."""
+        """Waits until the SuperLink has let a node in, and restarts the node while it is rejected."""
         deadline = time.monotonic() + self._processes.patience
         while True:
-            # What a node writes when the SuperLink has let it in: a stock one, one of ours.
+            # The log lines of a stock node and of a fedhsa node when the SuperLink has let it in.
             if found := re.findall(r"(?:SuperNode ID:|as Flower's node) (\d+)", self._nodes[node].output()):
                 self.node_ids[node] = int(found[-1])
                 return
@@ -214,15 +215,15 @@ def run_on(
     *,
     root_certificates: str | os.PathLike | None = None,
 ) -> int:
-    """Runs a Flower app on the federation of a SuperLink elsewhere, and returns 0 only if it was completed.
+    """Runs a Flower app on the federation of a remote SuperLink, and returns 0 only if it was completed.
 
-    Ctrl-C ends the watching, not the run; `flwr stop` does.
+    Ctrl-C stops watching but does not end the run; `flwr stop` ends it.
 
     **Arguments:**
 
-    - `address`: of the SuperLink, host:port.
+    - `address`: the address of the SuperLink, host:port.
     - `app`, `config`, `on_line`: as for `Network.run`.
-    - `root_certificates`: what the SuperLink's certificate is checked against; None to go without encryption.
+    - `root_certificates`: the certificates that verify the SuperLink's certificate; None for no encryption.
     """
     authority = None if root_certificates is None else pathlib.Path(root_certificates).absolute()
     if authority is not None and not authority.is_file():

@@ -1,4 +1,4 @@
-"""Flower's commands as processes of this machine: kept together, watched, and ended together with all they start."""
+"""Flower's commands as processes of this machine, which are watched and end together with all their child processes."""
 
 import contextlib
 import http.client
@@ -23,14 +23,14 @@ from fedhsa._extras import install
 from ..local import free_port
 
 Value = str | int | float | bool
-"""What a setting of a Flower app or node can be."""
+"""The types of a setting of a Flower app or node."""
 
 _KEEPER = str(pathlib.Path(__file__).with_name("_keeper.py"))
 POLL = 0.05
 _NAME = "federation"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
-# Several commands at the price of one start of Flower's command line.
+# Several commands with one start of Flower's command line.
 _FLWR = """
 import pathlib, sys, time
 from flwr.cli.app import app
@@ -42,7 +42,7 @@ def flwr(*arguments):
         if end.code:
             raise
 """
-# Flower's `run` ends with 0 also when the app failed, so ask what became of it.
+# Flower's `run` ends with 0 even if the app failed, so the run's status is read.
 _RUN = f"""{_FLWR}
 flwr("run", *sys.argv[2:])
 print(sys.argv[1], flush=True)
@@ -55,7 +55,7 @@ _STATUS, _UNDER_WAY = "-- status of the run --", re.compile(r'"status": "(pendin
 
 
 def toml(settings: Mapping[str, Value]) -> str:
-    """Settings as a TOML file, which can hold any text; Flower's `key=value` options cannot."""
+    """Settings as a TOML file, which can contain any text; Flower's `key=value` options cannot."""
     lines = []
     for name, value in settings.items():
         if isinstance(value, bool):
@@ -71,7 +71,7 @@ def toml(settings: Mapping[str, Value]) -> str:
 
 
 class Processes:
-    """The temporary folder, the environment and the processes of one federation, and the commands against it."""
+    """The temporary folder, the environment and the processes of one federation, and the commands on it."""
 
     def __init__(
         self, logs: str | os.PathLike | None, port: int | None, environment: Mapping[str, str] | None, patience: float
@@ -92,7 +92,7 @@ class Processes:
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
-        """Makes the folder, and leaves nothing behind if what follows fails."""
+        """Makes the folder, and removes it if a later step fails."""
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="fedhsa-"))  # mode 0700
         try:
             reading, self._life = os.pipe()
@@ -141,7 +141,7 @@ class Processes:
         return self._logs / f"{name}.log"
 
     def environment(self, machine: str) -> dict[str, str]:
-        """The environment of one machine of the federation: its own home, and no word to the outside."""
+        """The environment of one machine of the federation: its own home folder, and no telemetry."""
         direct = ",".join(filter(None, [self._environment.get("NO_PROXY"), "127.0.0.1,localhost"]))
         return self._environment | {
             "FLWR_HOME": str(self.folder / machine),
@@ -157,9 +157,9 @@ class Processes:
     def start(
         self, name: str, arguments: Sequence[str], *, stream: bool = False, where: pathlib.Path | None = None
     ) -> "Kept":
-        """Starts a command under a keeper, in a folder and with a log file of its own; `where` is another folder."""
+        """Starts a command under a keeper, with its own folder and log file; `where` is another folder."""
         assert self._life is not None, "the network is closed"
-        # All of Flower's commands against the SuperLink are typed on one machine.
+        # All of Flower's commands on the SuperLink run on one machine.
         machine = name if name.startswith(("superlink", "gate", "node-")) else "user"
         home = self.folder / machine
         home.mkdir(exist_ok=True)
@@ -171,7 +171,7 @@ class Processes:
         return RuntimeError(f"Flower's {name} {what}. The end of its log:\n{tail(self.log(name))}")
 
     def superlink(self, arguments: Sequence[str], authority: pathlib.Path) -> "Kept":
-        """Starts a SuperLink in the folder of this process, where its runs leave results; waits until it answers."""
+        """Starts a SuperLink in the current folder, to which its runs write results; waits until it answers."""
         chosen, here = self._port, pathlib.Path.cwd()
         for _ in range(5):
             port = chosen or free_port()
@@ -193,7 +193,7 @@ class Processes:
         return process
 
     def point_to(self, address: str, authority: pathlib.Path | None) -> None:
-        """Configures Flower's command line: the address of the SuperLink, and the authority that vouches for it."""
+        """Configures Flower's command line: the address of the SuperLink, and the authority of its certificate."""
         trust: dict[str, Value] = {"insecure": True} if authority is None else {"root-certificates": str(authority)}
         lines = f'[superlink]\ndefault = "{_NAME}"\n[superlink.{_NAME}]\n' + toml({"address": address, **trust})
         _files.write_text(self.folder / "user" / "config.toml", lines)
@@ -220,7 +220,7 @@ class Processes:
             status = "\n".join(lines)
         finally:
             process.kill()
-        # On a machine with too much to do Flower's stream of lines may end before the run does.
+        # On an overloaded machine, Flower's stream of lines may end before the run does.
         while not process.returncode and _UNDER_WAY.search(status):
             time.sleep(5)
             process = self.start("status", [sys.executable, "-c", _LIST], stream=True)
@@ -230,7 +230,7 @@ class Processes:
 
 
 class Kept:
-    """A command that a keeper runs: it and everything it starts end when the keeper is let go, or this process ends."""
+    """A command under a keeper; it and all its child processes end when the keeper is released or this process ends."""
 
     def __init__(
         self,
@@ -271,13 +271,13 @@ class Kept:
         return self._keeper.poll()
 
     def output(self) -> str:
-        """What this process has written to its log so far."""
+        """The log of this process so far."""
         with open(self._log, "rb") as file:
             file.seek(self._begin)
             return file.read().decode(errors="replace")
 
     def lines(self) -> Iterator[str]:
-        """The lines of its output as they arrive, without colours, also written to the log."""
+        """The lines of its output as they arrive, without colours; they are also written to the log."""
         assert self._keeper.stdout is not None
         with open(self._log, "ab", buffering=0) as file:
             for line in self._keeper.stdout:
@@ -290,7 +290,7 @@ class Kept:
             self._keeper.stdin.close()
 
     def gone(self) -> bool:
-        """Waits until everything it started has ended; the keeper ends last."""
+        """Waits until all its child processes have ended; the keeper ends last."""
         try:
             self._keeper.wait(timeout=30)
         except subprocess.TimeoutExpired:

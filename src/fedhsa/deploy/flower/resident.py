@@ -1,4 +1,4 @@
-"""A stock SuperNode's agent: made from the plan and the node's settings, in a process that stays between messages."""
+"""A stock SuperNode's agent, built from the plan and the node's settings in a process that runs between messages."""
 
 import contextlib
 import functools
@@ -25,20 +25,20 @@ IDLE = 3600.0
 
 
 def answer_here(data: bytes, settings: dict[str, Any]) -> bytes:
-    """What the agent of these settings answers, by this process; never an error, whose words Flower would carry on."""
+    """The answer of the agent with these settings in this process; never raises, since Flower would send the error."""
     return _answer(tuple(sorted(settings.items())))(data)
 
 
 @functools.cache
 def _answer(settings: tuple[tuple[str, Any], ...]) -> Callable[[bytes], bytes]:
-    """What answers for a node: with `keys`, only to what the server has signed."""
+    """The function that answers for a node; with `keys`, it answers only messages that the server has signed."""
     number, keys = int(dict(settings).get("partition-id", -1)), dict(settings).get("keys")
 
     def answer(data: bytes) -> bytes:
         try:
             if data.startswith(signing.MAGIC) and not keys:
                 raise ValueError("The server signs its messages: name this node's folder of keys in --node-config.")
-            run = check_run_name(str(unpack(data).header.get("run")))  # it becomes the name of a folder
+            run = check_run_name(str(unpack(data).header.get("run")))  # the name of a folder
             return _site(run, settings).answer(data)
         except Exception as error:
             return failure_reply(data, number, error)
@@ -61,11 +61,11 @@ def _site(run: str, settings: tuple[tuple[str, Any], ...]) -> Site:
 
 
 def stay(instructions: dict[str, Any]) -> None:
-    """Answers the messages that a node's light processes hand over, until the SuperNode ends or nothing comes."""
+    """Answers the messages from a node's client processes, until the SuperNode ends or no message arrives."""
     folder, last = pathlib.Path(instructions["folder"]), time.monotonic()
     threading.Thread(target=_end_with, args=(instructions["keeper"],), daemon=True).start()
-    with Store(folder / "resident").alone(wait=False), socket.socket(socket.AF_UNIX) as listening:  # one is enough
-        (folder / SOCKET).unlink(missing_ok=True)  # of one that was killed
+    with Store(folder / "resident").alone(wait=False), socket.socket(socket.AF_UNIX) as listening:  # only one resident
+        (folder / SOCKET).unlink(missing_ok=True)  # left by a resident that was killed
         with place(folder) as name:
             listening.bind(name)
         listening.listen()
@@ -81,7 +81,7 @@ def stay(instructions: dict[str, Any]) -> None:
 
 
 def _end_with(process: int) -> None:
-    """Ends this process with another, whatever it is at."""
+    """Ends this process immediately when another process ends."""
     while _alive(process):
         time.sleep(0.5)
     os._exit(0)

@@ -1,4 +1,4 @@
-"""What the server's Flower app does: all rounds of any plan, and the files of a run."""
+"""The server's Flower app: runs all rounds of a plan and writes the files of the run."""
 
 import json
 import pathlib
@@ -19,7 +19,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """What the server does: all rounds of the plan, and the files of a run."""
+    """Runs all rounds of the plan and writes the files of the run."""
     config = context.run_config
     plan = Plan.from_json(str(config["plan"]))
     folder = pathlib.Path(str(config["out"])).expanduser().absolute()

@@ -1,4 +1,4 @@
-"""A SuperLink on loopback and the gate before it, as one: started together, and ended together."""
+"""A SuperLink on loopback and its gate, which start and end together."""
 
 import asyncio
 import os
@@ -12,11 +12,11 @@ from .gate import Gate, GateLimits
 from .processes import Kept, Processes
 
 LOOK = 1.0
-"""Seconds between looks whether the register has changed, and whether the SuperLink still runs."""
+"""Seconds between checks of whether the register has changed and the SuperLink still runs."""
 
 
 def server_keys(keys: str | os.PathLike) -> pathlib.Path:
-    """The folder with the server's keys; raises if it is not that."""
+    """The folder with the server's keys; raises if it is another folder."""
     if Identity.load(keys).number is not None:
         raise ValueError(f"`keys`: {os.fspath(keys)!r} is a node's folder. Name the server's of `fedhsa deploy keys`.")
     return pathlib.Path(keys).absolute()
@@ -35,18 +35,18 @@ def run_superlink(
 ) -> None:
     """Runs a SuperLink that only this machine reaches, and a gate that nodes reach; returns when it is interrupted.
 
-    The nodes in the register may connect, also those that are added while it runs. Runs are started on this machine,
-    at the port `inner`.
+    The nodes in the register may connect, including nodes that are added later. Runs are started on this machine, at
+    the port `inner`.
 
     **Arguments:**
 
     - `keys`: the server's folder of `fedhsa deploy keys`.
-    - `host`, `port`: where the gate listens.
-    - `inner`: the port of the SuperLink on loopback; a free one if not given.
-    - `logs`: a folder for the SuperLink's log, kept afterwards.
-    - `limits`: what nodes may ask.
+    - `host`, `port`: the address on which the gate listens.
+    - `inner`: the port of the SuperLink on loopback. Default: a free port.
+    - `logs`: a folder for the SuperLink's log, which is kept.
+    - `limits`: the limits for nodes and unknown clients.
     - `patience`: seconds that the SuperLink may take to start.
-    - `tell`: gets a sentence when something changes.
+    - `tell`: a function that is called with a sentence when something changes.
     """
     folder = server_keys(keys)
     _check_free(host, port)
@@ -76,7 +76,7 @@ async def _serve(
     known: dict[bytes, str] = {}
 
     async def admit() -> None:
-        """Makes the keys of the register known to the SuperLink; those that leave it are refused by the gate."""
+        """Adds the register's keys to the SuperLink; the gate refuses keys that are removed from the register."""
         while True:
             names = {key: name for key, (name, _) in gate.register.keys().items()}
             new, gone = names.keys() - known.keys(), known.keys() - names.keys()
@@ -101,7 +101,7 @@ async def _serve(
 
 
 def _check_free(host: str, port: int) -> None:
-    """Raises if nobody can listen there, before a SuperLink is started for it."""
+    """Raises if the address cannot be used, before a SuperLink is started."""
     try:
         socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
     except OSError as error:

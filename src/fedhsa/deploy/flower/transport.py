@@ -1,4 +1,4 @@
-"""Messages by way of Flower's grid: from the server's app to the nodes and back."""
+"""Messages over Flower's grid, from the server's app to the nodes and back."""
 
 import os
 import time
@@ -13,9 +13,9 @@ from ..wire import RejectedError, unpack, words
 from .fleet import Mailbox, Replied
 
 SOONEST, LATEST = 0.02, 0.5
-"""Seconds between looks for replies, longer as they do not come; Flower's own `send_and_receive` looks every three."""
+"""Seconds between checks for replies, longer while none arrive; Flower's `send_and_receive` checks every three."""
 AGAIN, LONGEST = 15.0, 180.0
-"""Seconds after which a message that got no answer is sent once more, at first and at most."""
+"""Seconds after which an unanswered message is sent again, at first and at most."""
 STRANGE = 60.0
 """Seconds after which a node that could not identify itself is asked again: it may have been repaired."""
 GREETING = 60.0
@@ -23,20 +23,20 @@ GREETING = 60.0
 
 
 def print_for_user(words: str) -> None:
-    """Prints a line in the server's output, which Flower carries to whoever started the run."""
+    """Prints a line in the server's output, which Flower shows to the user who started the run."""
     print(PREFIX + words, flush=True)
 
 
 class FlowerTransport(AbstractTransport):
-    """Reaches the nodes of a Flower federation, whose answers say which agents they have.
+    """Reaches the nodes of a Flower federation, whose answers state which agents they have.
 
     **Arguments:**
 
-    - `grid`: Flower's.
-    - `hello`: makes the message that asks a node who it is.
-    - `site_of`: the site that begins with an agent.
-    - `keys`: the server's folder with keys: requests are signed, and replies taken only if the right node has signed
-      them, so that whoever has the SuperLink can neither ask nor answer. Without it, Flower is trusted.
+    - `grid`: Flower's grid.
+    - `hello`: a function that makes the message that asks a node to identify itself.
+    - `site_of`: a mapping from the number of each site's first agent to the site.
+    - `keys`: the server's folder with keys. Requests are signed, and replies are accepted only if the right node has
+      signed them, so that the owner of the SuperLink can forge neither. Without keys, Flower is trusted.
     """
 
     name = "flower"
@@ -53,27 +53,29 @@ class FlowerTransport(AbstractTransport):
         self._first = {site: agent for agent, site in site_of.items()}
         self._identity = None if keys is None else Identity.load(keys)
         self._trust = None if keys is None else Trust.load(keys)
-        self._slowest = 0.0  # seconds that replies take; what was long ago, as the first one's compiling, counts less
-        self._unanswered: dict[int, tuple[bytes, int]] = {}  # by site: what was asked in vain, and how often
+        # Seconds that replies take; older replies, such as the first with its compilation, count less.
+        self._slowest = 0.0
+        # By site: the unanswered request, and its number of repetitions.
+        self._unanswered: dict[int, tuple[bytes, int]] = {}
         self.node_of: dict[int, int] = {}
-        """The node of each site that has said who it is."""
+        """The node of each site that has identified itself."""
         self._troubles: dict[int, str] = {}
-        self._open: dict[str, int] = {}  # messages that may still be answered, and the nodes they went to
-        self._greeted: dict[str, int] = {}  # messages that ask nodes who they are
+        self._open: dict[str, int] = {}  # messages that may still be answered, and their nodes
+        self._greeted: dict[str, int] = {}  # messages that ask nodes to identify themselves
         self._greeted_at: dict[str, float] = {}
-        self._refusals: dict[int, tuple[str, str, int]] = {}  # by site: code and reason, and how often in a row
-        self._strange: dict[int, float] = {}  # nodes that are no site of this run, and when to ask them again
+        self._refusals: dict[int, tuple[str, str, int]] = {}  # by site: code, reason and number of consecutive refusals
+        self._strange: dict[int, float] = {}  # nodes that are no site of this run, and the time to ask them again
 
     def present(self) -> set[int]:
         online, now = self.mail.nodes(), time.monotonic()
         self.node_of = {site: node for site, node in self.node_of.items() if node in online}
-        # A node that was killed has taken its greeting with it.
+        # The greeting of a node that was killed is lost.
         self._forget({name for name in self._greeted if now > self._greeted_at[name] + max(AGAIN, 10 * self._slowest)})
         known = {*self.node_of.values(), *self._greeted.values()}
         strange = {node for node, again in self._strange.items() if now < again}
         self._greeted |= self._push(dict.fromkeys(online - known - strange, self.hello()))
         self._greeted_at = {name: self._greeted_at.get(name, now) for name in self._greeted}
-        # Whoever is here already need not wait for newcomers; only the first of all are waited for.
+        # The server waits for the first nodes only; nodes that are present do not wait for later ones.
         deadline = now if self.node_of else now + GREETING
         self._welcome()
         for _ in _looks(deadline):
@@ -102,7 +104,7 @@ class FlowerTransport(AbstractTransport):
                 yield data
 
     def _patience(self, messages: Mapping[int, bytes]) -> float:
-        """Seconds to wait before the same is asked again: a node that was killed has taken the message with it."""
+        """Seconds to wait before a request is repeated, since the message to a node that was killed is lost."""
         times = {site: self._unanswered.get(site, (b"", 0)) for site in messages}
         before = [count for site, (data, count) in times.items() if data == messages[site]]
         count = min(before) if len(before) == len(messages) else 0
@@ -117,13 +119,13 @@ class FlowerTransport(AbstractTransport):
         return reason if code == "mismatch" or times > 1 else None
 
     def _forget(self, names: set[str]) -> None:
-        """Waits no longer for answers to these greetings."""
+        """Stops waiting for answers to these greetings."""
         for name in names:
             del self._greeted[name]
             self._open.pop(name, None)
 
     def _welcome(self) -> None:
-        """Hears those nodes that have said by now who they are."""
+        """Reads the answers of nodes that have identified themselves."""
         for reply in self._receive(self._greeted):
             node = self._greeted[reply.to]
             try:
@@ -133,7 +135,7 @@ class FlowerTransport(AbstractTransport):
         self._greeted = {message: node for message, node in self._greeted.items() if message in self._open}
 
     def _opened(self, data: bytes) -> tuple[bytes, int | None]:
-        """What a node that has not said who it is has sent, and which agent's key signed it; None without keys."""
+        """The message of a node that is not yet identified, and the agent whose key signed it; None without keys."""
         if self._trust is None:
             return data, None
         name = self._trust.signer(data)
@@ -162,7 +164,8 @@ class FlowerTransport(AbstractTransport):
                 before = self._refusals.get(named, ("", "", 0))
                 times = 1 + before[2] * (before[:2] == (code, reason))
                 self._refusals[named], self._troubles[named] = (code, reason, times), reason
-            # What fails once is asked again soon: if it then fails in the same way, nobody need wait for it.
+            # The first failure is followed by another greeting; after a second equal failure, the server does not wait
+            # for the node.
             self._strange[node] = time.monotonic() + (self.pause if times == 1 else STRANGE)
             if times < 2:
                 print_for_user(f"Node {node} does not take part: {reason}")
@@ -173,7 +176,7 @@ class FlowerTransport(AbstractTransport):
             self._refusals.pop(site, None)
 
     def _push(self, nodes: Mapping[int, bytes]) -> dict[str, int]:
-        """Sends messages to nodes; gives their ids, and the nodes they went to."""
+        """Sends messages to nodes; returns the messages' ids and their nodes."""
         if not nodes:
             return {}
         sign = (lambda data: data) if self._identity is None else self._identity.sign
@@ -202,7 +205,7 @@ class FlowerTransport(AbstractTransport):
         return next((site for site, known in self.node_of.items() if known == node), None)
 
     def _receive(self, messages: Mapping[str, int]) -> list[Replied]:
-        """Replies to these messages; an error that Flower reports for a node is its site's trouble."""
+        """The replies to these messages; an error that Flower reports for a node counts as a failure of its site."""
         replies = []
         for reply in self.mail.pull(messages) if messages else []:
             node = self._open.pop(reply.to, None)
@@ -210,12 +213,12 @@ class FlowerTransport(AbstractTransport):
                 replies.append(reply)
             elif (site := None if node is None else self._site_at(node)) is not None:
                 self._troubles[site] = f"Flower says: {reply.error}"
-                del self.node_of[site]  # if it comes back, it may be under another id
+                del self.node_of[site]  # if it returns, it may have another id
         return replies
 
 
 def _looks(deadline: float) -> Iterator[None]:
-    """Comes back now and then until the deadline: soon at first, and later when a look takes long."""
+    """Yields repeatedly until the deadline: soon at first, and less often if a check takes long."""
     pause = SOONEST
     while True:
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""A plan as a standard Flower app: a folder that `flwr run` takes."""
+"""A plan as a standard Flower app: a folder for `flwr run`."""
 
 import os
 import pathlib
@@ -75,22 +75,22 @@ def write_app(
     reply_bound: float | None = None,
     keys: str | os.PathLike = "",
 ) -> pathlib.Path:
-    """Writes the app and gives its folder.
+    """Writes the app and returns its folder.
 
     Files with your own code (`agent="my_site.py:build"`, `problem="mine.py:build"`, `algorithm="mine.py:HalfHSA"`)
-    are copied into the app, so that every node gets them with it; the data they read stay where they are. What such a
-    file imports from its own folder does not travel: that is refused.
+    are copied into the app, so that every node receives them with the app; the data that they read are not copied.
+    Imports of such a file from its own folder are not supported: they raise an error.
 
     **Arguments:**
 
-    - `folder`: a new or empty folder, or one of an app written before, which is replaced.
-    - `plan`: what to run.
-    - `rounds`, `missing`, `resume`, `reply_bound`: of the run; `flwr run --run-config` can replace them.
+    - `folder`: a new or empty folder, or the folder of an earlier app, which is replaced.
+    - `plan`: the plan.
+    - `rounds`, `missing`, `resume`, `reply_bound`: the settings of the run; `flwr run --run-config` can replace them.
     - `out`: the folder for results, on the server's machine.
-    - `events`: how the server prints what happens: `"words"`, or `"json"` for a program that watches.
+    - `events`: the form in which the server prints events: `"words"`, or `"json"` for a program.
     - `state`: the folder for the agents' states, on each node's machine.
-    - `keys`: the server's folder with keys, on its machine, to sign requests with and to check replies by. Nodes of
-      ours answer nobody else. Default: none, which only stock SuperNodes take.
+    - `keys`: the server's folder with keys, on its machine, which signs requests and checks replies. fedhsa's nodes
+      answer only signed requests. Default: no keys, which only stock SuperNodes accept.
     - `config`: settings for nodes that do not have their own: `data` for a user's function (`{number}`
       stands for the agent's number), `clip`, `noise`, `epsilon` and `delta` for `Privacy`.
     """
