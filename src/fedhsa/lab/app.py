@@ -40,7 +40,7 @@ def _(lab, mo, np):
     restored = lab.from_link(mo.query_params())
 
     def slider(name, label, steps):
-        """A slider at the step that is nearest to the restored setting."""
+        """Return a slider at the value that is nearest to the restored setting."""
         value = getattr(restored, name)
         nearest = min(steps, key=lambda step: abs(step - value))
         return mo.ui.slider(steps=steps, value=nearest, label=label, show_value=True, full_width=True)

@@ -14,17 +14,17 @@ from .quadratic import DIM, Paths, Seen, Setting, WinnerMap, problem
 from .svg import Plot, escape, legend, number, picture, points, tag
 
 AXES = {"rounds": "round", "exchanges": "exchanges with the server", "observations": "observations of each agent"}
-"""What the horizontal axis of the curves can count."""
+"""The units of the horizontal axis of the curves."""
 WIDE = 640
-"""The width of pictures in their own units."""
+"""The width of pictures in their units."""
 DECADES = 9
-"""How far below the highest point the axis of errors goes at most."""
+"""The largest number of decades on the error axis below the highest point."""
 BIAS, NOISE = "#8a94a3", "#c3cad4"
 UNSTABLE = "var(--fh-unstable)"
 
 
 def _spent(seen: Seen, axis: str) -> np.ndarray:
-    """The place of each round on the horizontal axis."""
+    """Return the position of each round on the horizontal axis."""
     return seen.spent(axis) * np.arange(len(seen.errors))
 
 
@@ -44,7 +44,7 @@ def curves(
     low, high = 10 ** math.floor(math.log10(lowest)), 10 ** math.ceil(math.log10(highest))
     end = _spent(seen["LocalSA"], axis)[-1]
     plot = Plot(WIDE, 360, x=(0.0, float(max(end, 1))), y=(low, high), log_y=True)
-    order = list(seen.values())[::-1]  # FedHSA comes last, on top; a curve that others cover is wider
+    order = list(seen.values())[::-1]  # FedHSA is drawn last, on top; a curve that others cover is wider
     widths = graded_widths([(_spent(one, axis), one.errors) for one in order])
     for one, width in zip(order, widths, strict=True):
         name, at, colour = one.name, _spent(one, axis), COLOURS[one.name]
@@ -154,7 +154,7 @@ def agents(setting: Setting, seen: Mapping[str, Seen]) -> str:
 
 
 def agents_in_words(seen: Mapping[str, Seen]) -> str:
-    """Say for each method beyond which number more agents do not help."""
+    """State for each method the number beyond which more agents do not help."""
     unlimited = [name for name, one in seen.items() if math.isinf(one.saturation_agents)]
     parts = [f"The floor of {_listed(unlimited)} falls like 1/M for any number of agents M."] if unlimited else []
     for name, one in seen.items():
@@ -270,7 +270,7 @@ def drift(setting: Setting, both: Mapping[str, Paths]) -> str:
 def _panel(
     name: str, found: Paths, place: Any, roots: np.ndarray, root: np.ndarray, arrays: Any, span: float, size: float
 ) -> str:
-    """One method's plane: level lines of the average loss, roots, the agents' paths and the server's."""
+    """Draw the plane of one method: level lines of the average loss, roots, and the paths of agents and server."""
     colour, parts = COLOURS[name], []
     loss = -arrays.A.mean(0)
     values, vectors = np.linalg.eigh((loss + loss.T) / 2)
@@ -313,7 +313,7 @@ def _drift_words(name: str) -> str:
 
 
 def _star(x: float, y: float, radius: float) -> str:
-    """A star with five points as a path."""
+    """Return a star with five points as a path."""
     angles = -np.pi / 2 + np.arange(10) * np.pi / 5
     radii = np.where(np.arange(10) % 2 == 0, radius, 0.42 * radius)
     return (
@@ -324,7 +324,7 @@ def _star(x: float, y: float, radius: float) -> str:
 
 
 def sentences(setting: Setting, seen: Mapping[str, Seen], largest: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Say what is seen, as `(kind, sentence)` with the kind `plain` or `warning`."""
+    """Describe the pictures, as `(kind, sentence)` with the kind `plain` or `warning`."""
     found: list[tuple[str, str]] = []
     for name, one in seen.items():
         if not one.stable:
@@ -366,7 +366,7 @@ def sentences(setting: Setting, seen: Mapping[str, Seen], largest: Mapping[str, 
 
 
 def in_html(found: list[tuple[str, str]]) -> str:
-    """The sentences as HTML, warnings first."""
+    """Return the sentences as HTML, warnings first."""
     warnings = [text for kind, text in found if kind == "warning"]
     plain = " ".join(escape(text) for kind, text in found if kind == "plain")
     boxes = "".join(f'<p class="fh-warning" role="alert"><b>Warning.</b> {escape(text)}</p>' for text in warnings)
@@ -378,7 +378,7 @@ def in_html(found: list[tuple[str, str]]) -> str:
 
 
 def code(text: str, name: str) -> str:
-    """A block of code with a button that copies it."""
+    """Return a block of code with a button that copies it."""
     return (
         f'<div class="fh-code"><div class="fh-code-head"><span>{escape(name)}</span>'
         f'<button type="button" class="fh-button" data-fh="copy">Copy</button></div>'
@@ -387,7 +387,7 @@ def code(text: str, name: str) -> str:
 
 
 def link(words: Mapping[str, str]) -> str:
-    """The link that restores a setting, with a button that copies it; the page puts it into the address bar."""
+    """Return the link that restores a setting, with a button that copies it; the page shows it in the address bar."""
     shown = escape("?" + urllib.parse.urlencode(words, safe=","))
     return (
         '<div class="fh-code"><div class="fh-code-head"><span>A link that restores this setting</span>'
@@ -397,7 +397,7 @@ def link(words: Mapping[str, str]) -> str:
 
 
 def as_json(seen: Mapping[str, Seen]) -> str:
-    """The numbers on the page, for tests and for other programs."""
+    """Return the numbers on the page, for tests and for other programs."""
     numbers = {
         name: {"error": float(one.errors[-1]), "floor": one.floor.total, "stable": one.stable}
         for name, one in seen.items()

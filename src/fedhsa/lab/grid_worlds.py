@@ -2,7 +2,7 @@
 # [tool.marimo.display]
 # theme = "system"
 # ///
-"""The lab's second page: agents in different grid worlds look for one table of values, with sliders."""
+"""The lab's second page: agents in different grid worlds learn one table of values, with sliders."""
 
 import marimo
 
@@ -43,13 +43,13 @@ def _(mo, worlds):
     get_agent, set_agent = mo.state(0)
 
     def slider(name, label, steps):
-        """A slider at the step that is nearest to the restored setting."""
+        """Return a slider at the value that is nearest to the restored setting."""
         value = getattr(restored, name)
         nearest = min(steps, key=lambda step: abs(step - value))
         return mo.ui.slider(steps=steps, value=nearest, label=label, show_value=True, full_width=True)
 
     def dropdown(name, label, options):
-        """A dropdown at the restored setting, or at the first option."""
+        """Return a dropdown at the restored setting, or at the first option."""
         chosen = getattr(restored, name)
         value = options.get(chosen, next(iter(options.values())))
         swapped = {words: key for key, words in options.items()}

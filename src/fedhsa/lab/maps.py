@@ -17,7 +17,7 @@ MARKS = {"S": "start", "G": "goal", "H": "hole", "C": "cliff", "E": "end"}
 
 
 class Colours:
-    """A scale of colours for values between `low` and `high`; with `signed`, white is 0 and both ends are as far.
+    """A scale of colours for values between `low` and `high`; with `signed`, white is 0 and the scale is symmetric.
 
     >>> Colours(0.0, 1.0)(0.0)
     '#440154'
@@ -46,7 +46,7 @@ class Colours:
         return "#000" if light > 0.18 else "#fff"
 
     def shown(self, value: float) -> str:
-        """Return a value with as many digits as the scale needs.
+        """Return a value with the number of digits that the scale needs.
 
         >>> Colours(0.0, 0.02).shown(0.01234), Colours(-300.0, 0.0).shown(-52.3), Colours(0.0, 0.9).shown(1e-4)
         ('0.012', '−52', '0')
@@ -57,7 +57,7 @@ class Colours:
         return "0" if not text.strip("-0.") else text.replace("-", "\u2212")
 
     def bar(self, label: str) -> str:
-        """Return the scale as a picture of its own: a bar with the numbers at its ends."""
+        """Return the scale as a separate picture: a bar with the numbers at its ends."""
         stops = [
             tag("stop", offset=f"{k / 10:.0%}", stop_color=self(self.low + k / 10 * (self.high - self.low)))
             for k in range(11)
@@ -88,7 +88,7 @@ def grid(
     numbers: bool = True,
     ring: int | None = None,
 ) -> str:
-    """A map as SVG.
+    """Return a map as SVG.
 
     **Arguments:**
 
@@ -98,9 +98,9 @@ def grid(
     - `label`: the sentence that a screen reader reads.
     - `cells`: a letter of `environments.model.CELLS` for each cell. Default: none is marked.
     - `hidden`: `(S,)`, the cells without a value, which are grey.
-    - `policy`: `(S, A)`, chances that arrows show. Default: no arrows.
+    - `policy`: `(S, A)`, the probabilities that arrows show. Default: no arrows.
     - `actions`: the names of the actions.
-    - `hint`: returns further words about a cell, shown while the pointer rests on it.
+    - `hint`: returns further text about a cell, shown while the pointer rests on it.
     - `numbers`: whether the cells show their values.
     - `ring`: a cell that is framed.
     """
@@ -134,7 +134,7 @@ def grid(
 
 
 def _arrows(x: float, y: float, chances: np.ndarray, actions: tuple[str, ...], ink: str) -> list[str]:
-    """Triangles at the sides of a cell; their areas are the chances."""
+    """Return triangles at the sides of a cell, whose areas are the probabilities."""
     found = []
     for action, chance in zip(actions, chances, strict=True):
         if action not in POINTING or chance <= 0.01:
@@ -150,7 +150,7 @@ def _arrows(x: float, y: float, chances: np.ndarray, actions: tuple[str, ...], i
 
 
 def _mark(x: float, y: float, mark: str, blank: bool, ink: str | None) -> list[str]:
-    """The mark of a start, goal, hole, cliff or end: large in an empty cell, small in the corner of another."""
+    """Return the mark of a start, goal, hole, cliff or end: large in an empty cell, otherwise small in a corner."""
     if mark not in MARKS:
         return []
     cx, cy, r = (x + SIDE / 2, y + SIDE / 2, 13.0) if blank else (x + 13, y + 13, 6.0)
@@ -168,7 +168,7 @@ def _mark(x: float, y: float, mark: str, blank: bool, ink: str | None) -> list[s
 
 
 def shown(value: float) -> str:
-    """A value in a few characters.
+    """Return a value in a few characters.
 
     >>> shown(0.1234), shown(-52.31), shown(0.0), shown(0.00012)
     ('0.12', '−52', '0', '1.2×10⁻⁴')

@@ -1,8 +1,8 @@
 """The numbers of the lab's first page: exact laws of several methods on the quadratic problem, in milliseconds.
 
-`theory.predict` has the same laws for every method and problem. It reads them off a method's exchanges, which are
-compiled again for each number of agents and of local steps; here the rounds of six methods are written out, so that a
-slider can be followed without compiling anything. The tests compare both.
+`theory.predict` has the same laws for every method and problem. It derives them from a method's exchanges, which are
+recompiled for each number of agents and of local steps. Here the rounds of six methods are written out, so that a
+slider needs no compilation. The tests compare both.
 """
 
 import dataclasses
@@ -24,16 +24,16 @@ DIM = 2
 HUGE = 1e100
 """A round map with larger entries is unstable, and its powers would overflow."""
 FARTHEST = 2000
-"""The most rounds that a curve is followed for, where rounds of other methods take more observations."""
+"""The largest number of rounds of a curve, if rounds of other methods take more observations."""
 ROUNDING = 1e-24
 """A squared bias below this part of the problem's size is rounding error, and counts as zero."""
 CLOSE, LONGEST = 1e-13, 60
-"""Sums over all past rounds are doubled until they change by less than this part, and at most so often."""
+"""The relative change below which the doubling of sums over past rounds stops, and the largest number of doublings."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """All that the page's sliders decide.
+    """The settings of the page's sliders.
 
     >>> Setting(num_agents=5).algorithm("LocalSA")
     LocalSA(step_size=0.05, local_steps=10, server_step=1.0)
@@ -43,17 +43,17 @@ class Setting:
     local_steps: int = 10
     step_size: float = 0.05
     b_level: float = 10.0
-    """How far apart the agents' roots are: the scale of the extra part of each $b_i$."""
+    """The heterogeneity of the agents' roots: the scale of the extra part of each $b_i$."""
     heterogeneity: float = 1.0
     noise_std: float = 0.3
     noise_radius: float = 0.8
-    """How sticky the noise is: the spectral radius of each $Q_i$."""
+    """The correlation of the noise: the spectral radius of each $Q_i$."""
     server_step: float = 1.0
     rounds: int = 60
     others: tuple[str, str] = ("SCAFFLSA", "SynchronisedSA")
     """The two methods that are shown next to FedHSA and LocalSA."""
     key: int = 0
-    """Which random problem."""
+    """The seed of the random problem."""
 
     def __post_init__(self):
         for name in self.others:
@@ -65,12 +65,12 @@ class Setting:
         return tuple(dict.fromkeys(("FedHSA", "LocalSA", *self.others)))
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of `problems.quadratic.random` for this setting."""
+        """Return the arguments of `problems.quadratic.random` for this setting."""
         names = ("num_agents", "heterogeneity", "b_level", "noise_std", "noise_radius", "key")
         return {"num_agents": self.num_agents, "dim": DIM} | {name: getattr(self, name) for name in names[1:]}
 
     def algorithm(self, name: str) -> Any:
-        """The method of this name with the step sizes of this setting."""
+        """Return the method of this name with the step sizes of this setting."""
         from .. import algorithms
 
         kind = getattr(algorithms, name)
@@ -78,7 +78,7 @@ class Setting:
 
 
 class Problem(NamedTuple):
-    """The arrays of a quadratic problem; `problems.quadratic.random` makes the same."""
+    """The arrays of a quadratic problem, equal to those of `problems.quadratic.random`."""
 
     A: np.ndarray
     """The Jacobians of the mean operators, minus the matrices of the losses, `(M, d, d)`."""
@@ -135,11 +135,11 @@ class Round(NamedTuple):
     V: np.ndarray
     W: np.ndarray
     server: np.ndarray
-    """How the server's state before the first round depends on the error, `(p, d)`."""
+    """The map from the error to the server's state before the first round, `(p, d)`."""
     memory: np.ndarray
-    """How each agent's memory before the first round depends on the error, `(q, d)`."""
+    """The map from the error to each agent's memory before the first round, `(q, d)`."""
     conserved: np.ndarray | None
-    """A combination that rounds conserve, and that is zero: the weights of $x$ and of each $m_i$, `(d, p + q)`."""
+    """A combination that rounds conserve and that is zero: the weights of $x$ and of each $m_i$, `(d, p + q)`."""
 
 
 class Local(NamedTuple):
@@ -165,7 +165,7 @@ def _local(problem: Problem, steps: np.ndarray, H: int) -> Local:
 
 
 def _stateless(outputs: tuple[np.ndarray, np.ndarray, np.ndarray], server_step: float) -> Round:
-    """A round of a method that carries the parameter alone."""
+    """Return a round of a method whose only state is the parameter."""
     Yx, Yz, y0 = outputs
     one, none = np.eye(Yx.shape[-1]), np.zeros((0, Yx.shape[-1]))
     return Round(Yx, Yx[..., :0], Yz, y0, one, server_step * one, none, none[:, :0], none, one, none, None)
@@ -245,11 +245,11 @@ class Method(NamedTuple):
 
     round: Callable[[Problem, "Setting", np.ndarray], Round]
     arguments: tuple[str, ...]
-    """The settings that it takes."""
+    """The settings that the method takes."""
     exchanges: int
-    """How often agents and server exchange messages in a round."""
+    """The number of exchanges in a round."""
     correction: float | None = None
-    """That of `LocalRule`, for the methods that have such a rule."""
+    """The correction of `LocalRule`, for the methods that have a local rule."""
 
 
 STEPS = ("step_size", "local_steps")
@@ -284,7 +284,7 @@ class Law:
             self._meet_noise()
 
     def _meet_noise(self) -> None:
-        """How outputs and noise after a round depend on the noise before it, and the covariance of what is new."""
+        """Compute the maps from the noise before a round to outputs and later noise, and the new noise's covariance."""
         Q, Yz = self.problem.Q, self.round.Yz
         n, M, H, o, d = Yz.shape
         J, power = np.zeros((n, M, o, d)), np.broadcast_to(np.eye(d), (n, M, d, d))
@@ -296,16 +296,16 @@ class Law:
         self.Psi, self.QH, self.fresh = J, power, self.problem.noise_std**2 * fresh
 
     def errors(self, rounds: int) -> np.ndarray:
-        """The mean-square error before the first round and after each of `rounds`, `(n, rounds + 1)`.
+        """Return the mean-square error before the first round and after each of `rounds`, `(n, rounds + 1)`.
 
-        The rounds are followed backwards from the error that they cause, which takes small matrices only.
+        The rounds are traced backwards from the error, which needs only small matrices.
         """
         r, (M, d) = self.round, self.problem.b.shape
         n, q = len(self.steps), len(r.V)
         x, m = r.server @ -self.problem.root, r.memory @ -self.problem.root
         Lx, Lm, Lz = np.tile(np.eye(d, len(r.X)), (n, 1, 1)), np.zeros((n, M, d, q)), np.zeros((n, M, d, d))
         mean, added, pushed = [Lx @ x], [np.zeros(n)], np.zeros((n, d))
-        # The responses of outputs to everything before them stand side by side, for one product in each round.
+        # The responses of outputs to all earlier inputs are concatenated, for one product in each round.
         into = np.concatenate([self.Psi, r.Yx, r.Ym, r.y0[..., None]], axis=-1)
         ends = np.cumsum([d, len(r.X), q])
         with np.errstate(all="ignore"):
@@ -326,7 +326,7 @@ class Law:
 
     @functools.cached_property
     def maps(self) -> np.ndarray:
-        """The mean of the server's state and of all memories over a round, `(n, p + M q, p + M q)`."""
+        """The map of the mean of the server's state and of all memories over a round, `(n, p + M q, p + M q)`."""
         r, (M, _), n = self.round, self.problem.b.shape, len(self.steps)
         p, q = len(r.X), len(r.V)
         found = np.zeros((n, p + M * q, p + M * q))
@@ -342,7 +342,7 @@ class Law:
 
     @functools.cached_property
     def _basis(self) -> np.ndarray | None:
-        """Directions of server and memories in which the conserved combination stays zero; None where none is."""
+        """Directions of server and memories that keep the conserved combination zero; None if nothing is conserved."""
         r = self.round
         if r.conserved is None:
             return None
@@ -366,7 +366,7 @@ class Law:
 
     @functools.cached_property
     def floor(self) -> "Floor":
-        """The error in the long run at the first step size; infinite where the method diverges."""
+        """The error in the long run at the first step size; infinite if the method diverges."""
         if not self.stable:
             return Floor(math.inf, math.inf)
         r, (M, d) = self.round, self.problem.b.shape
@@ -385,13 +385,13 @@ class Law:
             flat = into.reshape(len(into), -1)
             fresh = (np.einsum("aio,iob->aib", into, self.fresh[0]).reshape(len(into), -1) @ flat.T)[None]
             start = np.einsum("aio,io->a", into[:, :, :o], r.y0[0])
-        else:  # the server and the noise of one agent, for each of them
+        else:  # the server and the noise of one agent, for each agent
             map, into = np.zeros((M, p + d, p + d)), np.zeros((p + d, o + d))
             into[:p, :o], into[p:, o:] = r.B / M, np.eye(d)
             map[:, :p, :p], map[:, :p, p:], map[:, p:, p:] = self.maps[0], r.B / M @ self.Psi[0], self.QH[0]
             fresh, start = into @ self.fresh[0] @ into.T, np.append(r.B @ r.y0[0].mean(0), np.zeros(d))
         shown = np.eye(d, map.shape[-1])
-        if self._basis is not None:  # a conserved part would stay for ever, and rounding errors in it
+        if self._basis is not None:  # rounding errors in a conserved part would never decay
             into = np.eye(map.shape[-1])
             into = np.concatenate([np.pad(self._basis, ((0, M * d), (0, 0))), into[:, -M * d :]], axis=1)
             map, fresh, start, shown = into.T @ map @ into, into.T @ fresh @ into, into.T @ start, shown @ into
@@ -401,7 +401,7 @@ class Law:
         return Floor(square if square > ROUNDING * scale else 0.0, noise)
 
     def max_step_size(self, setting: Setting) -> Limit:
-        """The first step size at which the method diverges, all else as in `setting`."""
+        """Return the first step size at which the method diverges, with all other settings as in `setting`."""
         A, H = self.problem.A, setting.local_steps if "local_steps" in METHODS[self.name].arguments else 1
         if (correction := METHODS[self.name].correction) is not None:
             server_step = setting.server_step if "server_step" in METHODS[self.name].arguments else 1.0
@@ -414,7 +414,7 @@ class Law:
 
 
 class Floor(NamedTuple):
-    """The mean-square error in the long run, by its two parts."""
+    """The mean-square error in the long run, split into its two parts."""
 
     bias_square: float
     noise: float
@@ -428,7 +428,7 @@ class Floor(NamedTuple):
 def _sum_of_rounds(
     map: np.ndarray, fresh: np.ndarray, start: np.ndarray, shown: np.ndarray
 ) -> tuple[float, np.ndarray]:
-    """The variance and the mean of the shown part in the long run, by doubling; variances of systems are added."""
+    """Return the long-run variance and mean of the shown part, by doubling; the variances of systems are added."""
     covariance, mean, power, noise, before = fresh, start, map, math.nan, math.nan
     for _ in range(LONGEST):
         covariance = covariance + power @ covariance @ transpose(power)
@@ -442,11 +442,11 @@ def _sum_of_rounds(
     return noise, shown @ mean
 
 
-# What the page shows: all methods at once, the map of the best method, and the agents' paths.
+# The contents of the page: all methods together, the map of the best method, and the agents' paths.
 
 
 class Seen(NamedTuple):
-    """What the page shows of one method."""
+    """The results of one method on the page."""
 
     name: str
     errors: np.ndarray
@@ -461,7 +461,7 @@ class Seen(NamedTuple):
     num_agents: int
 
     def spent(self, axis: str) -> int:
-        """What a round costs: one of the `rounds`, so many `exchanges`, or `observations` of each agent."""
+        """Return the cost of a round in `rounds` (one), `exchanges`, or `observations` of each agent."""
         return {"rounds": 1, "exchanges": self.exchanges, "observations": self.observations}[axis]
 
     @property
@@ -473,7 +473,7 @@ class Seen(NamedTuple):
         return self.num_agents * noise / bias if bias > 0 else math.inf
 
     def floor_at(self, num_agents: Any) -> Any:
-        """The floor with another number of agents like these, to leading order."""
+        """Return the floor with another number of similar agents, to leading order."""
         return self.floor.bias_square + self.floor.noise * self.num_agents / num_agents
 
 
@@ -505,7 +505,7 @@ def see(setting: Setting) -> dict[str, Seen]:
 
 @functools.lru_cache(maxsize=64)
 def see_along(setting: Setting, axis: str) -> dict[str, Seen]:
-    """Return the same with curves that go as far as LocalSA's, by `rounds`, `exchanges` or `observations`.
+    """Return `see(setting)` with curves as long as LocalSA's, in `rounds`, `exchanges` or `observations`.
 
     >>> seen = see_along(Setting(num_agents=3, rounds=20), "observations")
     >>> len(seen["SynchronisedSA"].errors) - 1  # one observation in a round, and LocalSA has ten
@@ -522,7 +522,7 @@ def see_along(setting: Setting, axis: str) -> dict[str, Seen]:
 
 
 def max_step_size(setting: Setting, name: str) -> float:
-    """Return the largest stable step size of a method, all else as in `setting`; its own step size does not matter.
+    """Return the largest stable step size of a method; the other settings are those of `setting`.
 
     >>> 0.1 < max_step_size(Setting(num_agents=5), "FedHSA") < 1
     True
@@ -566,7 +566,7 @@ MAP_STEPS = (1, 2, 3, 5, 8, 12, 20, 30, 50)
 MAP_SIZES = tuple(float(f"{10**k:.3g}") for k in np.linspace(-3, 0, 16))
 """The numbers of local steps and the step sizes of the map."""
 UNITS = ("exchanges", "rounds")
-"""What the budget of the map can count."""
+"""The units of the budget of the map."""
 
 
 def winners(setting: Setting, budget: int, unit: str = "exchanges") -> WinnerMap:
@@ -653,7 +653,7 @@ def simulated(setting: Setting, name: str, seeds: int) -> tuple[np.ndarray, np.n
     return interval(result.error, positive=True)
 
 
-# The same numbers elsewhere: the Python and the commands for a setting, and its link.
+# Code that reproduces the numbers: the Python and the commands for a setting, and its link.
 
 
 def python_code(setting: Setting) -> str:
@@ -724,7 +724,7 @@ RANGES = {
 
 
 def to_link(setting: Setting) -> dict[str, str]:
-    """Return the words of a link that restores a setting; `from_link` reads them.
+    """Return the query of a link that restores a setting; `from_link` reads it.
 
     >>> from_link(to_link(Setting(step_size=0.02))) == Setting(step_size=0.02)
     True
@@ -734,7 +734,7 @@ def to_link(setting: Setting) -> dict[str, str]:
 
 
 def from_link(words: Any) -> Setting:
-    """Return the setting of a link; a value that is missing, unreadable or out of range is as in `Setting()`."""
+    """Return the setting of a link; missing, unreadable and out-of-range values are those of `Setting()`."""
     plain, given = Setting(), {}
     for short, name in LINKED.items():
         kind, (least, most) = type(getattr(plain, name)), RANGES[name]

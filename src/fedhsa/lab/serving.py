@@ -31,11 +31,11 @@ PAGES = {
 """The pages by the names that `fedhsa lab` takes."""
 
 PORT, TRIED = 2718, 20
-"""The port that is tried first, and how many ports after it are tried if it is busy."""
+"""The port that is tried first, and the number of following ports that are tried if it is busy."""
 
 
 class BusyPortError(OSError):
-    """The port that was asked for is in use."""
+    """The requested port is in use."""
 
 
 def app() -> Any:
@@ -88,14 +88,14 @@ def serve(
         timer.daemon = True
         timer.start()
     try:
-        with listening, contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after it has shut down
+        with listening, contextlib.suppress(KeyboardInterrupt):  # uvicorn re-raises it after it has shut down
             server.run(sockets=[listening])
     finally:
         _end_sessions(application)
 
 
 def _end_sessions(application: Any) -> None:
-    """End the threads in which pages compute: else the program would wait for them when it ends."""
+    """End the threads in which pages compute; otherwise the program would wait for them when it ends."""
     for route in application.routes:
         state = getattr(getattr(route, "app", None), "state", None)
         if (manager := getattr(state, "session_manager", None)) is not None:

@@ -36,7 +36,7 @@ class Scale:
         return float(found) if np.ndim(found) == 0 else found
 
     def ticks(self, most: int = 7) -> list[float]:
-        """The round values between the ends, at most about `most` of them.
+        """Return round values between the ends, at most about `most` of them.
 
         >>> Scale(0.0, 10.0, 0.0, 1.0).ticks(6)
         [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
@@ -53,7 +53,7 @@ class Scale:
 
 
 def number(value: float) -> str:
-    """A number as a reader writes it, with `×10ⁿ` where it is very large or small.
+    """Return a number as text, with `×10ⁿ` if it is very large or small.
 
     >>> number(0.00032), number(20.0), number(0.25), number(float("inf"))
     ('3.2×10⁻⁴', '20', '0.25', '∞')
@@ -71,7 +71,7 @@ def number(value: float) -> str:
 
 
 def superscript(value: int) -> str:
-    """A whole number in raised digits.
+    """Return a whole number in superscript digits.
 
     >>> superscript(-12)
     '⁻¹²'
@@ -80,12 +80,12 @@ def superscript(value: int) -> str:
 
 
 def escape(text: str) -> str:
-    """A text as HTML shows it."""
+    """Return a text with the special characters of HTML escaped."""
     return html.escape(str(text), quote=True)
 
 
 def tag(name: str, inside: Any = None, **attributes: Any) -> str:
-    """An element of SVG or HTML; `_` in a name is `-`, and `cls` is `class`. None leaves an attribute out.
+    """Return an element of SVG or HTML; `_` in a name is `-`, and `cls` is `class`. None omits an attribute.
 
     >>> tag("line", x1=0, stroke_width=2.0, cls="grid")
     '<line x1="0" stroke-width="2" class="grid"/>'
@@ -100,12 +100,12 @@ def tag(name: str, inside: Any = None, **attributes: Any) -> str:
 
 
 def points(xs: Any, ys: Any) -> str:
-    """Positions as polylines take them."""
+    """Return positions in the format of polylines."""
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs, ys, strict=True))
 
 
 def picture(parts: Iterable[str], width: float, height: float, *, label: str, cls: str = "") -> str:
-    """A whole picture, as wide as its place on the page.
+    """Return a whole picture, as wide as its container on the page.
 
     **Arguments:**
 
@@ -154,7 +154,7 @@ class Plot:
         self.over: list[str] = []
 
     def clip(self, xs: Any, ys: Any) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The positions of a curve, in the pieces between values that are not finite, cut at the top and the bottom."""
+        """Return the positions of a curve, split at values that are not finite, and cut at the top and the bottom."""
         a, b = np.asarray(self.x(xs), float), np.asarray(self.y(ys), float)
         good = np.isfinite(a) & np.isfinite(b)
         b = np.clip(b, self.y.end - 400, self.y.start + 400)
@@ -162,7 +162,7 @@ class Plot:
         return [(a[piece], b[piece]) for piece in pieces if len(piece) and good[piece[0]]]
 
     def line(self, xs: Any, ys: Any, colour: str, *, title: str = "", width: float = 2.4, dash: str | None = None):
-        """A curve; `title` is shown while the pointer rests on it."""
+        """Add a curve; `title` is shown while the pointer rests on it."""
         inside = tag("title", escape(title)) if title else ""
         for a, b in self.clip(xs, ys):
             self.parts.append(
@@ -179,7 +179,7 @@ class Plot:
             )
 
     def band(self, xs: Any, low: Any, high: Any, colour: str):
-        """The area between two curves, pale."""
+        """Add the area between two curves, in a pale colour."""
         a = np.asarray(self.x(xs), float)
         low, high = (np.asarray(self.y(v), float) for v in (low, high))
         good = np.isfinite(a) & np.isfinite(low) & np.isfinite(high)
@@ -189,7 +189,7 @@ class Plot:
             self.parts.append(tag("polygon", points=shape, fill=colour, cls="fh-band"))
 
     def vertical(self, x: float, text: str, colour: str, *, at: float = 0.0):
-        """A dashed vertical line with a text at its upper end, if it is inside the axes."""
+        """Add a dashed vertical line with a text at its upper end, if it is inside the axes."""
         position = self.x(x)
         if not self.x.start - 0.5 <= position <= self.x.end + 0.5:
             return
@@ -199,7 +199,7 @@ class Plot:
         self.text(position + (-6 if right else 6), self.y.end + 14 + at, text, anchor="end" if right else "start")
 
     def text(self, x: float, y: float, text: str, *, anchor: str = "middle", cls: str = "fh-label", **more: Any):
-        """A text at a position of the picture, above the curves."""
+        """Add a text at a position of the picture, above the curves."""
         self.over.append(tag("text", escape(text), x=x, y=y, text_anchor=anchor, cls=cls, **more))
 
     def axes(
@@ -210,7 +210,7 @@ class Plot:
         x_ticks: Sequence[float] | None = None,
         y_ticks: Sequence[float] | None = None,
     ):
-        """Ticks, pale horizontal lines and the labels of both axes."""
+        """Add ticks, pale horizontal lines and the labels of both axes."""
         found = []
         for value in self.y.ticks(6) if y_ticks is None else y_ticks:
             at = self.y(value)
@@ -231,7 +231,7 @@ class Plot:
         self.under += found
 
     def render(self, *, label: str, cls: str = "") -> str:
-        """The picture; `label` is the sentence that a screen reader reads."""
+        """Return the picture; `label` is the sentence that a screen reader reads."""
         name = f"fh-clip-{self.width:g}-{self.height:g}-{self.x.start:g}-{self.y.end:g}"
         wide, high = self.x.end - self.x.start, self.y.start - self.y.end
         box = {"x": self.x.start - 6, "y": self.y.end - 6, "width": wide + 12, "height": high + 7}
@@ -241,7 +241,7 @@ class Plot:
 
 
 def legend(entries: Iterable[tuple[str, str, str]]) -> str:
-    """A row of names with their colours, as HTML: `(name, colour, kind)`; a kind is `line`, `dash`, `band` or `box`."""
+    """Return a row of names as HTML, from `(name, colour, kind)`; a kind is `line`, `dash`, `band` or `box`."""
     keys = {
         "line": '<line x1="0" x2="22" y1="6" y2="6" stroke="{0}" stroke-width="3"/>',
         "dash": '<line x1="0" x2="22" y1="6" y2="6" stroke="{0}" stroke-width="2" stroke-dasharray="5 4"/>',

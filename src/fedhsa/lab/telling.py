@@ -1,4 +1,4 @@
-"""Sentences about the lab's grid worlds: what the maps and curves show, and which numbers may be wrong."""
+"""Sentences about the lab's grid worlds: explanations of the maps and curves, and warnings about inaccurate numbers."""
 
 import math
 import re
@@ -10,9 +10,9 @@ from .svg import escape, number, tag
 from .worlds import MUCH, STEPS, Solution
 
 SLOW = 0.998
-"""The factor of the mean error per round from which on a limit takes long to reach."""
+"""The smallest factor of the mean error per round for which the limit takes long to reach."""
 UNDERSTATED = 2.5
-"""The factor by which the estimate of what the law leaves out was too small at most, on lakes with 3 agents."""
+"""The largest factor by which the estimate of the law's omitted terms was too small, on lakes with 3 agents."""
 
 
 def _place(found: Solution, state: int) -> str:
@@ -22,7 +22,7 @@ def _place(found: Solution, state: int) -> str:
 
 
 def about_agent(found: Solution, agent: int) -> str:
-    """Return what an agent's own solution is, in comparison with the common one."""
+    """Return sentences that compare an agent's own solution with the common solution."""
     model, setting = found.model, found.setting
     start = int(model.start[agent].argmax())
     own, root = found.own[agent].max(-1), found.root.max(-1)
@@ -45,7 +45,7 @@ def about_agent(found: Solution, agent: int) -> str:
 
 
 def about_root(found: Solution) -> str:
-    """Return how the root differs from the mean of the agents' own solutions."""
+    """Return sentences on the difference between the root and the mean of the agents' own solutions."""
     root, mean = found.root.max(-1), found.own.max(-1).mean(0)
     gap = np.where(found.active, root - mean, 0.0)
     if found.model.num_agents == 1:
@@ -63,14 +63,14 @@ def about_root(found: Solution) -> str:
 
 
 def _alone(found: Solution) -> str:
-    """A remark on cells that a single agent visits."""
+    """Return a remark on cells that a single agent visits."""
     count = int(((found.visits > 0).sum(0)[found.active] == 1).sum())
     cells = "One cell is" if count == 1 else f"{count} cells are"
     return f" {cells} visited by one agent only, so that the root rests on a single world there." if count else ""
 
 
 def about_limits(found: Solution) -> str:
-    """Return where the methods go without noise."""
+    """Return sentences on the limits of the methods without noise."""
     local, ours = found.curves["LocalSA"], found.curves["FedHSA"]
     sentences = []
     if ours.limit is None:
@@ -102,7 +102,7 @@ def _lost(name: str, radius: float) -> str:
 
 
 def about_errors(found: Solution) -> str:
-    """Return what the curves show."""
+    """Return sentences that explain the curves."""
     setting, curves = found.setting, found.curves
     if setting.task == "control":
         text = "The curves are the noise-free rounds of both methods, computed one after the other"

@@ -21,7 +21,7 @@ DECADES = 7
 
 
 def scale(found: Solution) -> Colours:
-    """The scale of colours that all maps of values share."""
+    """Return the scale of colours that all maps of values share."""
     values = [found.root.max(-1)[found.active]]
     values += [own.max(-1)[visits > 0] for own, visits in zip(found.own, found.visits, strict=True)]
     all_values = np.concatenate(values)
@@ -29,7 +29,7 @@ def scale(found: Solution) -> Colours:
 
 
 def world(found: Solution, agent: int, *, numbers: bool = True) -> str:
-    """The map of one agent: its own values, its best actions, and the marks of its own world."""
+    """Return the map of one agent: its own values, its best actions, and the marks of its own world."""
     model = found.model
     assert model.grid is not None
     return grid(
@@ -46,7 +46,7 @@ def world(found: Solution, agent: int, *, numbers: bool = True) -> str:
 
 
 def marks(found: Solution) -> str:
-    """The meaning of the marks on the maps, as a row of words."""
+    """Return the meaning of the marks on the maps, as a row of words."""
     letters = set("".join(found.model.cells))
     known = {"S": ("○", "start"), "G": ("★", "goal"), "H": ("●", "hole"), "C": ("✕", "cliff")}
     words = [f"{sign} {word}" for letter, (sign, word) in known.items() if letter in letters]
@@ -55,7 +55,7 @@ def marks(found: Solution) -> str:
 
 
 def common(found: Solution, agent: int) -> str:
-    """The maps that compare the agent's own solution with the common ones, on one scale, and the drift of LocalSA."""
+    """Return maps that compare the agent's own and the common solutions on one scale, and the drift of LocalSA."""
     local, colours = found.curves["LocalSA"].limit, scale(found)
     root, mean = found.root, found.own.mean(0)
     panels = [
@@ -92,12 +92,12 @@ def _common_map(found: Solution, values: np.ndarray, agent: int, table: np.ndarr
 
 
 def shared_cells(found: Solution) -> str:
-    """The marks that all agents' worlds share."""
+    """Return the marks that all agents' worlds share."""
     return "".join(letters[0] if len(set(letters)) == 1 else "." for letters in zip(*found.model.cells, strict=True))
 
 
 def difference(found: Solution, table: np.ndarray, name: str, colours: Colours | None = None) -> str:
-    """The map of a table minus the root: red above, blue below."""
+    """Return the map of a table minus the root: positive values are red, negative values blue."""
     assert found.model.grid is not None
     gap = largest_gap(found, table)
     colours = colours or Colours(float(gap.min()), float(gap.max()), signed=True)
@@ -106,13 +106,13 @@ def difference(found: Solution, table: np.ndarray, name: str, colours: Colours |
 
 
 def largest_gap(found: Solution, table: np.ndarray) -> np.ndarray:
-    """The difference to the root in each cell, that of the action where it is largest, `(S,)`."""
+    """Return the difference to the root in each cell, for the action with the largest difference, `(S,)`."""
     gap = np.where(found.active[:, None], table - found.root, 0.0)
     return np.take_along_axis(gap, abs(gap).argmax(-1)[:, None], axis=1)[:, 0]
 
 
 def learned(found: Solution, simulated: Simulated) -> str:
-    """The simulated tables minus the root, next to the limit of LocalSA without noise, on one scale."""
+    """Return maps of the simulated tables minus the root, next to the limit of LocalSA without noise, on one scale."""
     tables = {f"{name}, simulated": table for name, table in simulated.tables.items()}
     if (limit := found.curves["LocalSA"].limit) is not None:
         tables["LocalSA, exact without noise"] = limit
@@ -136,7 +136,7 @@ def _figures(panels: list[tuple[str, str]]) -> str:
 
 
 def curves(found: Solution, simulated: Simulated | None = None) -> str:
-    """The errors by rounds: as predicted, without noise, and simulated with intervals."""
+    """Return the picture of the errors by rounds: predicted, without noise, and simulated with intervals."""
     setting = found.setting
     quiet = {name: curve.quiet for name, curve in found.curves.items()}
     noisy = setting.sampling != "none" and setting.task == "evaluation"
@@ -178,7 +178,7 @@ def curves(found: Solution, simulated: Simulated | None = None) -> str:
 
 
 def returns_table(found: Solution) -> str:
-    """What each agent earns with its own best actions and with those of the common tables."""
+    """Return a table of each agent's returns with its own best actions and with those of the common tables."""
     model = found.model
     rows = {"its own table": model.returns(model.greedy(found.own)), "the root, as FedHSA": found.returns(found.root)}
     if (limit := found.curves["LocalSA"].limit) is not None:
@@ -194,7 +194,7 @@ def returns_table(found: Solution) -> str:
 
 
 def as_json(found: Solution, simulated: Simulated | None = None) -> str:
-    """The numbers on the page, for tests and for other programs."""
+    """Return the numbers on the page, for tests and for other programs."""
     numbers: dict[str, object] = {
         name: {"bias": curve.bias, "floor": curve.floor, "error": float(curve.error[-1])}
         for name, curve in found.curves.items()

@@ -1,6 +1,6 @@
 """The numbers of the lab's grid worlds: each agent's solution, the root, the limits of the methods, and their errors.
 
-Everything but `simulate` is linear algebra in NumPy, which keeps up with a slider because nothing is compiled. A table
+Everything except `simulate` is linear algebra in NumPy, which is fast enough for a slider without compilation. A table
 has a row for each cell and a column for each action; the values of a fixed policy are a table with one column.
 """
 
@@ -53,13 +53,13 @@ RANGES: dict[str, tuple[float, float]] = {
 METHODS: dict[str, type[FedHSA] | type[LocalSA]] = {"FedHSA": FedHSA, "LocalSA": LocalSA}
 LAYOUTS = {"lakes": "own", "lake": "4x4"}
 TOWARDS = {"lakes": {DOWN: 0.5, RIGHT: 0.5}, "cliff": {UP: 0.45, RIGHT: 0.45, DOWN: 0.1}}
-"""The chances of the actions that lead towards the goal: on all lakes, and along the cliff."""
+"""The probabilities of the actions that lead towards the goal: on all lakes, and along the cliff."""
 NEVER = 1e-14
-"""Visits below this chance are rounding errors of zero."""
+"""Visits below this probability are rounding errors of zero."""
 MUCH = 0.03
 """The estimated relative error from which a floor carries a warning, as in `theory.predict`."""
 STEPS = 3000
-"""The number of local steps of control that are followed at most, one after the other, for one curve."""
+"""The largest number of local steps of control that are computed one after the other for one curve."""
 NEWTON, CLOSE = 30, 1e-11
 """The number of Newton steps that may be taken to a limit, and the distance at which it counts as found."""
 
@@ -74,13 +74,13 @@ class Setting:
     - `world`: a key of `WORLDS`.
     - `policy`: a key of `POLICIES`, the policy that is evaluated. Control ignores it.
     - `num_agents`: the number of agents.
-    - `difficulty`: the mean chance to slip on a lake; the strength of the wind along the cliff.
+    - `difficulty`: the mean probability of slipping on a lake; the strength of the wind along the cliff.
     - `heterogeneity`: from 0, equal agents, to 1.
     - `discount`: the discount factor.
-    - `step_size`, `local_steps`: of `FedHSA` and `LocalSA`.
+    - `step_size`, `local_steps`: the step size and the local steps of `FedHSA` and `LocalSA`.
     - `sampling`: a key of `SAMPLINGS`.
     - `rounds`, `seeds`: the length of the curves, and the number of simulated runs.
-    - `key`: which random worlds.
+    - `key`: the seed of the random worlds.
 
     !!! example
         >>> setting = Setting(num_agents=3, heterogeneity=0.0)
@@ -109,7 +109,7 @@ class Setting:
 
     @property
     def environment(self) -> str:
-        """The name of the environment, as `fedhsa list environments` has it."""
+        """The name of the environment, as in `fedhsa list environments`."""
         return "windy-cliff" if self.world == "cliff" else "frozen-lake"
 
     @property
@@ -117,7 +117,7 @@ class Setting:
         """The arguments of the environment other than the agents, their heterogeneity and the key."""
         if self.world == "cliff":
             return {"wind": self.difficulty, "discount": self.discount}
-        spread = math.floor(100 * min(self.difficulty, 1 - self.difficulty) + 1e-9) / 100  # chances stay in [0, 1]
+        spread = math.floor(100 * min(self.difficulty, 1 - self.difficulty) + 1e-9) / 100  # stays in [0, 1]
         slips = {"slipperiness": self.difficulty, "slip_spread": spread}
         return {"layout": LAYOUTS[self.world], **slips, "discount": self.discount}
 
@@ -147,7 +147,7 @@ class Setting:
 
     @property
     def restores(self) -> dict[str, str]:
-        """The settings that differ from the defaults, as the query of an address has them."""
+        """The settings that differ from the defaults, as the query of an address."""
         return {
             field.name: f"{getattr(self, field.name)}"
             for field in dataclasses.fields(self)
@@ -156,7 +156,7 @@ class Setting:
 
     @classmethod
     def restored(cls, query: Mapping[str, Any]) -> "Setting":
-        """Return the setting of a query; entries that are unknown or do not fit are left at their defaults.
+        """Return the setting of a query; unknown entries are ignored, and invalid values are replaced by defaults.
 
         !!! example
             >>> Setting.restored(Setting(num_agents=3, world="cliff").restores) == Setting(num_agents=3, world="cliff")
@@ -218,18 +218,18 @@ class Setting:
             words += ["--option " + " ".join(f"{name}={value}" for name, value in given.items())]
         words += [f"--step-size {self.step_size} --local-steps {self.local_steps}"]
         words += [f"--rounds {self.rounds} --seeds {self.seeds}"]
-        if not self._needs_policy:  # otherwise the Python has it
+        if not self._needs_policy:  # otherwise the Python contains it
             words += {"trajectories": [], "independent": ["--iid"], "none": ["--noiseless"]}[self.sampling]
         return " \\\n  ".join(words)
 
     @property
     def _needs_policy(self) -> bool:
-        """Whether the policy has to be written out: the command line evaluates the uniform one."""
+        """Whether the policy must be written out, because the command line evaluates the uniform policy."""
         return self.task == "evaluation" and self.policy != "uniform"
 
 
 def _literal(options: Mapping[str, Any]) -> str:
-    """A dictionary as it is written in Python."""
+    """Return a dictionary as Python code."""
     quoted = {name: f'"{value}"' if isinstance(value, str) else repr(value) for name, value in options.items()}
     return "{" + ", ".join(f'"{name}": {value}' for name, value in quoted.items()) + "}"
 
@@ -332,12 +332,12 @@ class Bellman(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """The error of a method by rounds, as theory has it."""
+    """The predicted error of a method by rounds."""
 
     limit: np.ndarray | None
     """`(S, A)`: the table that the method reaches without noise; None if it diverges or none was found."""
     error: np.ndarray
-    """The squared distance to the root after each round: mean squares where the noise is known, and without noise
+    """The squared distance to the root after each round: mean squares if the noise is known, and without noise
     otherwise."""
     quiet: np.ndarray
     """The squared distance to the root after each round without noise."""
@@ -374,7 +374,7 @@ class Solution(NamedTuple):
         return self.bellman.visits.sum(-1)
 
     def greedy(self, table: np.ndarray, agent: int) -> np.ndarray:
-        """Return the best actions `(S, A)` by a table: its own of control, and a look ahead in the agent's world."""
+        """Return the best actions `(S, A)` by a table; for evaluation, look one step ahead in the agent's world."""
         if self.setting.task == "evaluation":
             one = self.model.take(agent)
             going = np.where(one.ends[0], 0.0, table[:, 0])
@@ -409,14 +409,14 @@ def solve(setting: Setting) -> Solution:
 
 
 def available() -> dict[str, str]:
-    """Return the worlds that can be made here: the lakes need Gymnasium."""
+    """Return the worlds that are available: the lakes need Gymnasium."""
     gymnasium = importlib.util.find_spec("gymnasium") is not None
     return {name: words for name, words in WORLDS.items() if gymnasium or name == "cliff"}
 
 
 def _bellman(setting: Setting, model: Model, chances: np.ndarray, chain: Any, stationary: np.ndarray) -> Bellman:
     S = model.num_states
-    # A cell that ends an episode stands for the start of the next one.
+    # A cell that ends an episode represents the start of the next episode.
     visits = np.stack([np.bincount(own, pi, S) for own, pi in zip(chain.states, stationary, strict=True)])
     onward = np.where(model.ends[:, None, None, :], 0.0, model.discount[:, None, None, None] * model.transitions)
     onward, rewards = np.where(model.ends[:, :, None, None], 0.0, onward), model.action_rewards()
@@ -466,7 +466,7 @@ def _curve(found: Solution, name: str, noise: "WorldNoise | None") -> Curve:
 
 
 def _played_path(found: Solution, rule: LocalRule) -> np.ndarray:
-    """The squared distances to the root by rounds without noise, which are played step by step."""
+    """Return the squared distances to the root by rounds without noise, which are computed step by step."""
     bellman, table, errors = found.bellman, np.zeros_like(found.root), []
     for _ in range(min(found.setting.rounds, max(STEPS // rule.local_steps, 20)) + 1):
         errors.append(float(((table - found.root)[bellman.active] ** 2).sum()))
@@ -488,8 +488,8 @@ def _affine_path(transition: np.ndarray, offset: np.ndarray, error: np.ndarray, 
 class WorldNoise:
     r"""The noise of TD(0) on the agents' chains, around the rounds without noise.
 
-    A transition from $s$ to $t$ moves coordinate $s$ alone, so that the noise of a step is $K_{i,\ell}$ times a vector
-    with one entry. The covariance is that of noise which adds; the Markov bias is that of first order in the step.
+    A transition from $s$ to $t$ changes only coordinate $s$, so that the noise of a step is $K_{i,\ell}$ times a vector
+    with one entry. The covariance is that of additive noise; the Markov bias is of first order in the step size.
     """
 
     def __init__(self, chain: Any, stationary: np.ndarray, bellman: Bellman, *, independent: bool):
@@ -546,7 +546,7 @@ class WorldNoise:
         return law, self.strength(law.stationary().covariance + own, theta)
 
     def _path(self, rule: LocalRule, A: np.ndarray, theta: np.ndarray) -> np.ndarray:
-        """The agents' parameters before each local step of a round without noise from `theta`, `(M, H, d)`."""
+        """Return the agents' parameters before each local step of a round without noise from `theta`, `(M, H, d)`."""
         b = np.einsum("msd,ms,mst,mst->md", self.one_hot, self.pi, self.chain.transition, self.chain.rewards)
         first = A @ theta + b
         steer = rule.correction * (first.mean(0) - first)
@@ -579,7 +579,7 @@ class WorldNoise:
         return square + cross + transpose(cross), np.stack(lagged, axis=1), self._multiplied(summed)
 
     def _multiplied(self, D: np.ndarray) -> np.ndarray:
-        """The mean of an observation's matrix times the error, which has the mean `D` on the event of each state."""
+        """Return the mean of an observation's matrix times the error, whose mean on the event of each state is `D`."""
         ahead = np.einsum("mst,mtd,mds->ms", self.chain.transition, self.next, D, optimize=True)
         here = np.einsum("msd,mds->ms", self.one_hot, D)
         return np.einsum("msd,ms->md", self.one_hot, ahead - here)
@@ -601,7 +601,7 @@ class WorldNoise:
         return self._long_run(columns) / max(self._long_run(vector), np.finfo(float).tiny)
 
     def _long_run(self, fields: np.ndarray) -> float:
-        """The sum over agents, fields and lags of the correlations of noise along the transitions' own coordinates."""
+        """Return the correlations of noise along the transitions' coordinates, summed over agents, fields and lags."""
         P, pi = self.chain.transition, self.pi
         weights = pi[:, :, None] * P
         square = np.einsum("mst,mkst->", weights, fields**2)
@@ -629,7 +629,7 @@ class Simulated(NamedTuple):
 
 @functools.lru_cache(maxsize=8)
 def simulate(setting: Setting) -> Simulated:
-    """Simulate both methods; the same setting gives the same numbers, also to the command line."""
+    """Simulate both methods; the same setting gives the same numbers, also on the command line."""
     problem, model = setting.problem(), setting.model()
     columns = model.num_actions if setting.task == "control" else 1
     errors, tables = {}, {}
