@@ -49,7 +49,7 @@ class Cohort:
 
 
 class KeyPair:
-    """A site's temporary key. It is never saved, so nobody can remove its masks later.
+    """A site's temporary key. It is never saved, so its masks cannot be removed later.
 
     !!! example
         >>> sites = [KeyPair() for _ in range(3)]

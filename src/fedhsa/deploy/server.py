@@ -428,7 +428,7 @@ class Server:
         return {site: pack(self._request_header(kind, t, 0, site), arrays) for site in sorted(cohort)}
 
     def _unmask(self, t: int, number: int, answers: dict[int, Any]) -> dict[int, PyTree]:
-        """The sum as the first agent's reply and zeros for all others, since the server knows only the sum."""
+        """The sum as the first agent's reply and zeros for all others, since the server has only the sum."""
         total = unmask(answers, {site: len(numbers) for site, numbers in enumerate(self.sites)})
         if total is None:
             self._agreed, self._left_over = None, self._left_over + 1

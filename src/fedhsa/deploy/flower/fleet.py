@@ -89,7 +89,7 @@ PATHS = frozenset(
 KEY_HEADER, SIGNATURE_HEADER = FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 TIME_HEADER = TIMESTAMP_HEADER
 AHEAD, BEHIND = float(SYSTEM_TIME_TOLERANCE), float(TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE)
-"""The largest difference in seconds between the clocks of a node and the SuperLink."""
+"""The largest number of seconds by which a node's clock may be ahead of the SuperLink's, and behind it."""
 
 HEARTBEAT = 15.0
 """Seconds between heartbeats; the SuperLink regards a node as gone after twice this time."""

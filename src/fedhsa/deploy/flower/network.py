@@ -128,7 +128,7 @@ class Network:
         self._running(node).kill()
 
     def start_node(self, node: int, *, wait: bool = True) -> None:
-        """Starts a node again.
+        """Restarts a node.
 
         After `kill_node` the SuperLink rejects a stock node until it has noticed that the old one is gone, which takes
         about a minute: the node is restarted until it is let in. A node of fedhsa is let in immediately.
@@ -145,7 +145,7 @@ class Network:
             self._superlink.kill()
 
     def start_superlink(self) -> None:
-        """Starts the SuperLink and its gate again after `kill_superlink`: same address, same keys, no run."""
+        """Restarts the SuperLink and its gate after `kill_superlink`, with the same address and keys but without a run."""
         self._begin_superlink()
         self._await_superlink()
 
