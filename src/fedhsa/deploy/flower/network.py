@@ -145,7 +145,7 @@ class Network:
             self._superlink.kill()
 
     def start_superlink(self) -> None:
-        """Restarts the SuperLink and its gate after `kill_superlink`, with the same address and keys but without a run."""
+        """Restarts SuperLink and gate after `kill_superlink`, with the same address and keys and without a run."""
         self._begin_superlink()
         self._await_superlink()
 
