@@ -1,1 +1,1 @@
-"""Studies of what other papers claim in reinforcement learning: evaluation and control by heterogeneous agents."""
+"""Studies of other papers' claims in reinforcement learning: evaluation and control by heterogeneous agents."""

@@ -1,4 +1,4 @@
-"""A3C: how many samples each of several workers needs, whose operators arrive late."""
+"""A3C: the number of samples per worker, for several workers whose operators arrive late."""
 
 import dataclasses
 import math
@@ -17,11 +17,11 @@ from ..study.checks import Checks
 
 RECORDS = 50
 ACTOR, CRITIC = 0.6, 0.4
-"""The powers with which the two steps decay."""
+"""The powers with which the two step sizes decay."""
 
 
 class Variant(NamedTuple):
-    """How states are drawn, and how many rounds operators may be late."""
+    """The sampling of states, and the largest delay of operators in rounds."""
 
     sampling: str
     max_delay: int
@@ -32,7 +32,7 @@ VARIANTS = {"i.i.d.": Variant("iid", 0), "Markov": Variant("markov", 0), "Markov
 
 @dataclasses.dataclass(frozen=True)
 class A3C(AbstractStudy):
-    """Actor-critic by several workers in one environment: samples of each to a given return, and the critic's gap."""
+    """Actor-critic by several workers in one environment: samples per worker to a target return, critic's gap."""
 
     name: str = "rl/a3c"
     title: str = "A3C with more and more workers"
@@ -41,19 +41,19 @@ class A3C(AbstractStudy):
     agents: tuple[int, ...] = (1, 2, 4, 8, 16)
     variants: tuple[str, ...] = tuple(VARIANTS)
     updates: int = 10_000
-    """Of the shared parameter, by all workers together."""
+    """The number of updates of the shared parameter by all workers together."""
     actor_step: float = 20.0
     critic_step: float = 0.5
     radius: float = 20.0
-    """Of the ball in which the critic stays."""
+    """The radius of the ball onto which the critic is projected."""
     level: float = 0.4
-    """The target: this part of the way from the uniform policy's return to the best."""
+    """The target, as a fraction of the way from the uniform policy's return to the best return."""
     num_states: int = 100
     num_actions: int = 5
     dim: int = 10
     discount: float = 0.9
     problem_key: int = 0
-    """Which environment."""
+    """The key of the random environment."""
 
     claim: ClassVar[int] = 60
     figure_size: ClassVar[tuple[float, float]] = (7.2, 2.8)
@@ -70,7 +70,7 @@ class A3C(AbstractStudy):
         return 4.0 + len(self.variants) * sum(4.5 + 1e-6 * self.seeds * self.updates * (1 + 4 / n) for n in self.agents)
 
     def algorithm(self, num_agents: int, variant: str) -> AbstractAlgorithm:
-        r"""One round is an update by every worker: $N$ times the mean, with the steps of the update $k = N t$."""
+        r"""One round is an update by every worker: $N$ times the mean, with the step sizes of update $k = N t$."""
         N, logits = num_agents, self.num_states * self.num_actions
         # N c / (1 + N t)^p
         scales = ((self.actor_step, ACTOR), (self.critic_step, CRITIC))
@@ -81,7 +81,7 @@ class A3C(AbstractStudy):
         return Delayed(method, max_delay=delay) if delay else method
 
     def problem(self, num_agents: int, variant: str) -> Problem:
-        """The same environment for all workers."""
+        """Returns the problem, with the same environment for all workers."""
         sizes = {"num_states": self.num_states, "num_actions": self.num_actions, "discount": self.discount}
         options = {"sampling": VARIANTS[variant].sampling, "target": "restart", "key": self.problem_key}
         return actor_critic.random(num_agents, self.dim, heterogeneity=0.0, **options, **sizes)
@@ -105,7 +105,7 @@ class A3C(AbstractStudy):
         return Outcome(arrays, {"worst": worst, "best": best})
 
     def needed(self, outcome: Outcome, variant: str) -> np.ndarray:
-        """The samples of each worker to the target, `(agents, seeds)`."""
+        """Returns the samples of each worker to the target, `(agents, seeds)`."""
         found = []
         for n in self.agents:
             samples, parts = (outcome.arrays[f"{variant}/{n}/{name}"] for name in ("samples", "part"))
@@ -113,7 +113,7 @@ class A3C(AbstractStudy):
         return np.array(found)
 
     def gap_ratio(self, outcome: Outcome, variant: str) -> Estimate:
-        """The critic's gap with the most workers by that with the fewest, after as many samples of each."""
+        """Returns the critic's gap with the most workers relative to the fewest, for equal samples per worker."""
         few, many = ({name: outcome.arrays[f"{variant}/{n}/{name}"] for name in ("gap", "samples")} for n in self.ends)
         at = int(np.argmin(abs(few["samples"] - many["samples"][-1])))
         return statistics.ratio(many["gap"][:, -1], few["gap"][:, at])
@@ -212,13 +212,13 @@ class A3C(AbstractStudy):
 
 
 def first_critic_gap(snapshot: Any) -> Any:
-    """The critic's gap, of workers that are all alike."""
+    """Returns the critic's gap of the first worker; all workers are equal."""
     gap = snapshot.agents.recorders()["critic_gap"]()
     return gap(snapshot._replace(agents=tree.take(snapshot.agents, slice(0, 1))))
 
 
 def crossing(samples: np.ndarray, part: np.ndarray, level: float) -> float:
-    """Where a curve first reaches a level, between two records by a straight line; the last record if it does not."""
+    """Returns the linearly interpolated point at which a curve first reaches a level, or else the last record."""
     above = np.flatnonzero(part >= level)
     if not len(above):
         return float(samples[-1])

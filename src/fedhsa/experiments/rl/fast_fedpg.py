@@ -1,4 +1,4 @@
-"""Fast-FedPG: corrected local policy gradients; where they are better than plain ones, and where they are not."""
+"""Fast-FedPG: a comparison of corrected and plain local policy gradients."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -17,7 +17,7 @@ from ..study.checks import Checks
 from ._shared import late
 
 EVERY = 20
-"""Local steps between two records: a multiple of all their numbers per round."""
+"""The number of local steps between two records: a multiple of every number of local steps per round."""
 METHODS = {"FedHSA": "Fast-FedPG (FedHSA)", "LocalSA": "FedPG (LocalSA)"}
 MOST_AGENTS = 16
 
@@ -33,20 +33,20 @@ class FastFedPG(AbstractStudy):
     entropy: float = 0.2
     step_size: float = 0.5
     iterations: int = 1600
-    """Local steps in all, with exact gradients."""
+    """The total number of local steps with exact gradients."""
     local_steps: tuple[int, ...] = (5, 20)
-    """With exact gradients; the most of them with episodes."""
+    """The numbers of local steps with exact gradients; runs with episodes use the largest."""
     heterogeneity: tuple[float, ...] = (0.0, 0.25, 0.5, 1.0)
-    """Of the rewards: how far those of an agent are from their mean."""
+    """The heterogeneity of the rewards: the distance of an agent's rewards from their mean."""
     longer: int = 10
-    """So many times as many iterations without entropy."""
+    """The factor by which runs without entropy have more iterations."""
     agents: tuple[int, ...] = (1, 2, 4, 8, 16)
-    """Equal ones, with episodes."""
+    """The numbers of equal agents in runs with episodes."""
     noisy: tuple[tuple[float, int], ...] = ((0.0, 2), (1.0, 2), (1.0, 8))
-    """Heterogeneity and batch of the cases in which most agents play episodes with both methods."""
+    """The heterogeneity and batch of the cases in which the most agents play episodes with both methods."""
     noisy_iterations: int = 1000
     kernels: bool = True
-    """Whether environments are run whose kernels differ, too."""
+    """Whether environments with different kernels are run as well."""
     batch: int = 2
     horizon: int = 24
     num_states: int = 5
@@ -70,8 +70,8 @@ class FastFedPG(AbstractStudy):
         return 3.5 * programs + 2e-7 * episodes * self.noisy_iterations * self.horizon * self.seeds
 
     def model(self, num_agents: int, heterogeneity: float, kernels: bool = False) -> Model:
-        """One kernel, or one for each agent, and rewards whose mean over all agents does not depend on
-        `heterogeneity`; fewer agents are the first ones."""
+        """Returns one kernel, or one for each agent, and rewards whose mean over all agents does not depend on
+        `heterogeneity`; a smaller number of agents means the first agents."""
         S, A = self.num_states, self.num_actions
         rng = host_generator(0, "fast-fedpg")
         common, rewards = rng.dirichlet(np.ones(S), size=(S, A)), rng.random((MOST_AGENTS, S, A))
@@ -82,16 +82,16 @@ class FastFedPG(AbstractStudy):
         return Model(P[:num_agents], R[:num_agents], self.discount)
 
     def methods(self, H: int) -> dict[str, AbstractAlgorithm]:
-        """With the correction and without."""
+        """Returns the methods with and without the correction."""
         return {"FedHSA": FedHSA(self.step_size, local_steps=H), "LocalSA": LocalSA(self.step_size, local_steps=H)}
 
     def exact(self, heterogeneity: float, entropy: float, kernels: bool = False) -> Problem:
-        """Gradients without noise."""
+        """Returns the problem with exact gradients."""
         model = self.model(MOST_AGENTS, heterogeneity, kernels)
         return policy_gradient.from_model(model, estimator="exact", entropy=entropy)
 
     def played(self, num_agents: int, heterogeneity: float, batch: int) -> Problem:
-        """Gradients from episodes."""
+        """Returns the problem with gradients from episodes."""
         settings = {"horizon": self.horizon, "batch": batch, "baseline": "mean", "entropy": self.entropy}
         return policy_gradient.from_model(self.model(num_agents, heterogeneity), **settings)
 
@@ -123,28 +123,28 @@ class FastFedPG(AbstractStudy):
         return Outcome(arrays, {})
 
     def end(self, outcome: Outcome, name: str, H: int, h: float) -> float:
-        """The gap at the end, with exact gradients."""
+        """Returns the final gap with exact gradients."""
         return float(outcome.arrays[f"exact, {name}, H = {H}, h = {h:g}"][0, -1])
 
     def worst(self, outcome: Outcome) -> float:
-        """Fast-FedPG's largest gap at the end, with exact gradients."""
+        """Returns Fast-FedPG's largest final gap with exact gradients."""
         return max(abs(self.end(outcome, "FedHSA", H, h)) for H in self.local_steps for h in self.heterogeneity)
 
     def floor(self, outcome: Outcome, name: str, N: int, h: float = 0.0, batch: int | None = None) -> np.ndarray:
-        """Where the gap stays with gradients from episodes, of every seed."""
+        """Returns the floor of the gap with gradients from episodes, for every seed."""
         return late(outcome.arrays[f"played, {name}, N = {N}, h = {h:g}, B = {batch or self.batch}"], 0.5)
 
     def speed_up(self, outcome: Outcome) -> Estimate:
-        """The power of the number of agents with which the floor falls."""
+        """Returns the power of the number of agents with which the floor decreases."""
         return statistics.slope(self.agents, np.stack([self.floor(outcome, "FedHSA", N) for N in self.agents]))
 
     def gain(self, outcome: Outcome, h: float, batch: int) -> Estimate:
-        """FedPG's floor by Fast-FedPG's."""
+        """Returns FedPG's floor relative to Fast-FedPG's floor."""
         plain, corrected = (self.floor(outcome, name, max(self.agents), h, batch) for name in ("LocalSA", "FedHSA"))
         return statistics.ratio(plain, corrected)
 
     def rates(self, outcome: Outcome, H: int) -> tuple[float, float]:
-        """How many powers of e the gap loses per local step, from 1e-6 to 1e-8 and from 1e-8 to 1e-10."""
+        """Returns the exponential rates of the gap per local step, from 1e-6 to 1e-8 and from 1e-8 to 1e-10."""
         curve = outcome.arrays[f"exact, FedHSA, H = {H}, h = {max(self.heterogeneity):g}"][0]
         at = EVERY * np.arange(len(curve))
         parts = [(curve <= top) & (curve >= top / 100) for top in (1e-6, 1e-8)]
@@ -152,7 +152,7 @@ class FastFedPG(AbstractStudy):
         return float(early), float(later)
 
     def decay(self, outcome: Outcome) -> float:
-        """The power of time with which the gap falls without entropy, over the last tenfold of the iterations."""
+        """Returns the power of time with which the gap falls without entropy, over the last factor 10 of iterations."""
         curve = outcome.arrays["no entropy"][0]
         at = np.arange(len(curve))
         some = at >= at[-1] / 10
@@ -188,7 +188,7 @@ class FastFedPG(AbstractStudy):
             checks.above("larger batches", statement, self.gain(outcome, *quietest))
 
     def norms(self, outcome: Outcome) -> dict[str, float]:
-        """|grad J| at the end where kernels differ, by method."""
+        """Returns the final |grad J| with different kernels, by method."""
         return {name: float(outcome.arrays[f"kernels, {name}"][0, -1]) for name in METHODS}
 
     def summary(self, outcome: Outcome) -> list[str]:

@@ -1,4 +1,4 @@
-"""Fed-DVR-Q: how many samples and how many bits it takes to learn the values, with more agents and longer horizons."""
+"""Fed-DVR-Q: the numbers of samples and bits needed to learn the values, by number of agents and horizon."""
 
 import dataclasses
 import math
@@ -19,25 +19,25 @@ from ..study.checks import Checks
 from ._shared import max_error
 
 REFERENCE = 0.9
-"""The discount at which the number of agents changes, and for which `batch` is meant."""
+"""The discount at which the number of agents varies, and to which `batch` refers."""
 DVRQ, SYNQ = "#009E73", figures.COLOURS["LocalSA"]
 
 
 class Case(NamedTuple):
-    """How many agents, and their discount."""
+    """The number of agents and their discount."""
 
     num_agents: int
     discount: float
 
     @property
     def label(self) -> str:
-        """What arrays are called by."""
+        """The name of the case's arrays."""
         return f"M = {self.num_agents}, discount {self.discount:g}"
 
 
 @dataclasses.dataclass(frozen=True)
 class DoublyReduced(AbstractStudy):
-    """Samples and bits until the values are right up to a given error, by equal agents with a simulator each."""
+    """Samples and bits until the values reach a given error, for equal agents with one simulator each."""
 
     name: str = "rl/fed-dvr-q"
     title: str = "Fed-DVR-Q"
@@ -45,28 +45,28 @@ class DoublyReduced(AbstractStudy):
     seeds: int = 10
     step_size: float = 0.5
     agents: tuple[int, ...] = (2, 4, 8, 16, 32)
-    """At the discount 0.9."""
+    """The numbers of agents at the discount 0.9."""
     num_agents: int = 8
-    """At all discounts."""
+    """The number of agents in the sweep over discounts."""
     discounts: tuple[float, ...] = (0.8, 0.9, 0.95, 0.975)
     batch: int = 64
-    """Observations of all agents together in a round, at the discount 0.9; as the square of the horizon elsewhere."""
+    """The observations of all agents in a round at the discount 0.9; they scale with the square of the horizon."""
     recentring: tuple[int, ...] = (2, 8, 32, 128)
-    """Rounds of recentring in each epoch."""
+    """The number of recentring rounds in each epoch."""
     num_bits: int = 8
     range: float = 2.0
-    """Of the quantiser in the first epoch; it halves with each."""
+    """The quantiser's range in the first epoch; it halves with each epoch."""
     target: float = 0.06
-    """The largest error of a value, the mean over seeds."""
+    """The target for the largest error of a value, averaged over seeds."""
     synq_steps: tuple[float, ...] = (0.01, 0.02, 0.05, 0.1)
-    """Steps that Fed-SynQ is run with, of which the best counts."""
+    """The step sizes of Fed-SynQ, of which the best counts."""
     synq_seeds: int = 40
-    """Of the comparison with Fed-SynQ, in which errors at one time are compared."""
+    """The number of seeds in the comparison with Fed-SynQ, which compares final errors."""
     num_states: int = 8
     num_actions: int = 2
     laziness: float = 0.8
     problem_key: int = 0
-    """Which environment."""
+    """The key of the random environment."""
 
     claim: ClassVar[int] = 40
     figure_size: ClassVar[tuple[float, float]] = (7.2, 2.6)
@@ -82,27 +82,27 @@ class DoublyReduced(AbstractStudy):
         return 2.5 * (len(self.cases()) + 1) + 4e-7 * work * self.seeds * self.num_states * self.num_actions
 
     def cases(self) -> list[Case]:
-        """First more and more agents, then longer and longer horizons."""
+        """Returns the cases: first the sweep over agents, then the sweep over horizons."""
         return list(dict.fromkeys([*self.sweep(), *self.horizons()]))
 
     def observations(self, discount: float) -> int:
-        """Those of all agents together in a round."""
+        """Returns the number of observations of all agents together in a round."""
         return round(self.batch * ((1 - REFERENCE) / (1 - discount)) ** 2)
 
     def problem(self, case: Case) -> Problem:
-        """Equal agents; only the discount changes from case to case."""
+        """Returns equal agents; only the discount changes between cases."""
         sizes = (case.num_agents, self.num_states, self.num_actions)
         settings: dict[str, Any] = {"laziness": self.laziness, "heterogeneity": 0.0, "key": self.problem_key}
         return q_learning.from_model(worlds.random(*sizes, discount=case.discount, **settings), synchronous=True)
 
     def algorithm(self, case: Case) -> FedDVRQ:
-        """With the paper's orders in the number of agents and the horizon."""
+        """Returns Fed-DVR-Q with the paper's orders in the number of agents and the horizon."""
         refinements = math.ceil(2 / (self.step_size * (1 - case.discount)) - 1e-9)
         B = max(1, self.observations(case.discount) // case.num_agents)
         return FedDVRQ(self.step_size, B, self.recentring, refinements, Uniform(self.range, self.num_bits))
 
     def synq(self, step: float) -> tuple[LocalSA, int]:
-        """Fed-SynQ with as many samples and exchanges as Fed-DVR-Q, and its rounds."""
+        """Returns Fed-SynQ with the same numbers of samples and exchanges as Fed-DVR-Q, and its rounds."""
         method = self.algorithm(Case(self.num_agents, REFERENCE))
         exchanges = len(self.recentring) * (1 + method.refinements)
         return LocalSA(step, local_steps=method.rounds * method.local_steps // exchanges), exchanges
@@ -124,13 +124,13 @@ class DoublyReduced(AbstractStudy):
         return Outcome(arrays, {"dim": problem.dim})
 
     def exchanged(self, case: Case) -> np.ndarray:
-        """How many exchanges there were after each round, from none to all."""
+        """Returns the number of exchanges after each round, starting from 0."""
         method = self.algorithm(case)
         sends = [[*[False] * (n - 1), *[True] * (1 + method.refinements)] for n in self.recentring]
         return np.cumsum(np.concatenate([[0], *sends]))
 
     def until(self, outcome: Outcome, case: Case, what: str) -> Callable[[np.ndarray], float]:
-        """Samples or bits of each agent until the mean error of some seeds is at the target, as a function of those."""
+        """Returns a function of seeds: samples or bits per agent until their mean error reaches the target."""
         curves, sent = outcome.arrays[case.label], self.exchanged(case)
         spent = self.algorithm(case).local_steps * np.arange(len(sent))
         if what == "bits":
@@ -138,50 +138,50 @@ class DoublyReduced(AbstractStudy):
 
         def measured(seeds: np.ndarray) -> float:
             at = statistics.crossing(curves[seeds].mean(0), self.target)
-            # A run that never gets there counts as one that does in its last round, and another check fails.
+            # A run that misses the target counts as reaching it in its last round, and another check fails.
             return float(np.interp(at, np.arange(len(sent)), spent))
 
         return measured
 
     def estimates(self, outcome: Outcome, cases: Sequence[Case], what: str) -> list[Estimate]:
-        """Samples or bits until the target, with intervals for the figure."""
+        """Returns the samples or bits until the target, with intervals for the figure."""
         seeds = np.arange(self.seeds)
         return [statistics.jackknife(self.until(outcome, case, what), seeds, figures.LEVEL) for case in cases]
 
     def sweep(self) -> list[Case]:
-        """More and more agents."""
+        """Returns the cases of the sweep over agents."""
         return [Case(m, REFERENCE) for m in self.agents]
 
     def horizons(self) -> list[Case]:
-        """Longer and longer horizons."""
+        """Returns the cases of the sweep over horizons."""
         return [Case(self.num_agents, discount) for discount in self.discounts]
 
     def power(self, outcome: Outcome, what: str, cases: Sequence[Case], x: Sequence[float]) -> Estimate:
-        """Of `x` in the samples or bits until the target."""
+        """Returns the power of `x` in the samples or bits until the target."""
         found = [self.until(outcome, case, what) for case in cases]
 
         def factor(seeds: np.ndarray) -> float:
-            """e to the power, since intervals are symmetric on the logarithmic scale."""
+            """Returns e to the power, since intervals are symmetric on the logarithmic scale."""
             return math.exp(statistics.power(x, [f(seeds) for f in found]))
 
         return Estimate(*np.log(statistics.jackknife(factor, np.arange(self.seeds))).tolist())
 
     def powers(self, outcome: Outcome) -> tuple[Estimate, Estimate, Estimate]:
-        """Of the number of agents in samples and in bits, and of the horizon in bits."""
+        """Returns the powers of the number of agents in samples and in bits, and of the horizon in bits."""
         more = [self.power(outcome, what, self.sweep(), self.agents) for what in ("samples", "bits")]
         lengths = [1 / (1 - g) for g in self.discounts]
         return *more, self.power(outcome, "bits", self.horizons(), lengths)  # pyright: ignore[reportReturnType]
 
     def missed(self, outcome: Outcome) -> float:
-        """The largest least mean error of a case, by the target."""
+        """Returns the largest, over cases, of the smallest mean error relative to the target."""
         return max(outcome.arrays[case.label].mean(0).min() for case in self.cases()) / self.target
 
     def best_step(self, outcome: Outcome) -> float:
-        """The step at which Fed-SynQ ends nearest to the values."""
+        """Returns the step size at which Fed-SynQ has the smallest final error."""
         return min(self.synq_steps, key=lambda step: outcome.arrays[f"synq {step:g}"][:, -1].mean())
 
     def gain(self, outcome: Outcome) -> Estimate:
-        """Fed-SynQ's error at the end by Fed-DVR-Q's, after as many samples and exchanges."""
+        """Returns Fed-SynQ's final error relative to Fed-DVR-Q's, for equal numbers of samples and exchanges."""
         other = outcome.arrays[f"synq {self.best_step(outcome):g}"][:, -1]
         return statistics.ratio(other, outcome.arrays[Case(self.num_agents, REFERENCE).label][:, -1])
 

@@ -1,4 +1,4 @@
-"""FedKL: what it costs and what it brings to hold local policies near the common one, beside FedProx and FedAvg."""
+"""FedKL: costs and benefits of keeping local policies near the common policy, next to FedProx and FedAvg."""
 
 import dataclasses
 import math
@@ -17,29 +17,29 @@ from ..study.checks import Checks
 
 LOOKS = {"FedKL": "#009E73", "FedProx": "#CC79A7", "FedAvg": figures.COLOURS["LocalSA"]}
 ROOTS = 5.0
-"""The target of the distance from the common policy, in roots of that of the divergence; about the authors'."""
+"""The target distance from the common policy, in units of the root of the target divergence; near the authors'."""
 
 
 @dataclasses.dataclass(frozen=True)
 class KLPenalties(AbstractStudy):
-    """A pendulum whose motor has another offset for each agent, kept upright by a small Gaussian network."""
+    """A pendulum whose motor has a different offset for each agent, kept upright by a small Gaussian network."""
 
     name: str = "rl/fed-kl"
     title: str = "FedKL"
     source: str = "The ordering that Xie and Song find for FedKL, FedProx and FedAvg"
     seeds: int = 16
     steps: tuple[float, ...] = (0.01, 0.03)
-    """Step sizes, which are also the targets of the divergence from the last policy."""
+    """The step sizes, which are also the targets of the divergence from the previous policy."""
     epochs: int = 5
     sigma: float = 1e-3
     proximal: float = 0.01
-    """FedProx's."""
+    """FedProx's penalty."""
     local_steps: int = 100
-    """Batches between two averages."""
+    """The number of batches between two averages."""
     rounds: int = 5
     num_agents: int = 4
     offset: float = 2.0
-    """The largest, as large as the largest torque."""
+    """The largest offset, which equals the largest torque."""
     mass: float = 0.2
     horizon: int = 40
     batch: int = 8
@@ -55,8 +55,8 @@ class KLPenalties(AbstractStudy):
         return 12.0 + len(self.steps) * len(LOOKS) * 2e-7 * (1 + self.epochs) * played
 
     def problem(self) -> Problem:
-        """Agents differ in what their motor adds to every torque."""
-        import gymnax  # here, since it is optional
+        """Returns agents that differ in the offset that the motor adds to every torque."""
+        import gymnax  # here, since gymnax is optional
 
         pendulum, constants = gymnax.make("Pendulum-v1")
         offsets = np.linspace(-self.offset, self.offset, self.num_agents)[:, None]
@@ -68,7 +68,7 @@ class KLPenalties(AbstractStudy):
         )
 
     def methods(self, step: float) -> dict[str, FedKL]:
-        """FedKL and its limits."""
+        """Returns FedKL and its special cases."""
         own: dict[str, dict[str, float]] = {
             "FedKL": {"sigma": self.sigma, "distance_target": ROOTS * math.sqrt(step)},
             "FedProx": {"sigma": 0.0, "proximal": self.proximal},
@@ -89,12 +89,12 @@ class KLPenalties(AbstractStudy):
         return Outcome(arrays, {"dim": problem.dim})
 
     def by_fed_kl(self, outcome: Outcome, name: str, step: float) -> Estimate:
-        """The cost of an episode after the last round, by FedKL's."""
+        """Returns the cost of an episode after the last round relative to FedKL's cost."""
         other, own = (outcome.arrays[f"{n}, {step:g}"][:, -1] for n in (name, "FedKL"))
         return statistics.ratio(other, own)
 
     def worst(self, outcome: Outcome, name: str, step: float) -> float:
-        """The highest cost at the end among all seeds."""
+        """Returns the highest final cost among all seeds."""
         return float(outcome.arrays[f"{name}, {step:g}"][:, -1].max())
 
     def check(self, outcome: Outcome, checks: Checks) -> None:

@@ -1,4 +1,4 @@
-"""FedPG-BR on CartPole: trajectories against agents, and three hostile agents of ten (claim 46)."""
+"""FedPG-BR on CartPole: trajectories against agents, and three Byzantine agents among ten (claim 46)."""
 
 import dataclasses
 import functools
@@ -30,7 +30,7 @@ NOBODY = "nobody"
 BEST = 500
 """The largest return of CartPole-v1."""
 SMOOTH = 5
-"""Records that a point of a curve averages over."""
+"""The number of records that a point of a curve averages over."""
 
 
 class MeanOverSteps(AbstractAgentWrapper):
@@ -78,7 +78,7 @@ ATTACKS = {
 
 @dataclasses.dataclass(frozen=True)
 class RobustGradients(AbstractStudy):
-    """Equal cart poles, as in the source: what agents help, and what three of ten can do."""
+    """Equal cart poles, as in the source: the benefit of more agents, and the effect of three attackers of ten."""
 
     name: str = "rl/fed-pg-br"
     title: str = "FedPG-BR on CartPole"
@@ -89,20 +89,20 @@ class RobustGradients(AbstractStudy):
     hostile: int = 3
     step_size: float = 4.0
     plain_step: float = 6.0
-    """Of GPOMDP, which takes one step where FedPG-BR takes about three."""
+    """The step size of GPOMDP, which takes one step per round; FedPG-BR takes about three."""
     batch: int = 4
-    """Episodes of an observation, b."""
+    """The number of episodes in an observation, b."""
     batches: int = 4
-    """Observations behind a reply; B = 16."""
+    """The number of observations in a reply; B = 16."""
     max_inner: int = 4
     rounds: int = 40
-    """With all agents; with fewer of them twice as many."""
+    """The number of rounds with all agents; runs with fewer agents have twice this number."""
     sigma: float = 0.06
     horizon: int = 500
     discount: float = 0.999
     target: float = 450.0
     episodes: int = 16
-    """For a record of the return."""
+    """The number of episodes for a record of the return."""
 
     claim: ClassVar[int] = 46
     figure_size: ClassVar[tuple[float, float]] = (7.2, 3.2)
@@ -117,8 +117,8 @@ class RobustGradients(AbstractStudy):
         return 30.0 * len(self.agents) + 0.3 * self.rounds * (len(self.agents) + 2 * len(self.attacks))
 
     def problem(self, num_agents: int, batch: int) -> Problem:
-        """So many equal cart poles, whose observations are so many episodes."""
-        import gymnax  # here, since it is optional
+        """Returns `num_agents` equal cart poles, whose observations consist of `batch` episodes."""
+        import gymnax  # here, since gymnax is optional
 
         cart_pole, constants = gymnax.make("CartPole-v1")
         how: dict[str, Any] = {"horizon": self.horizon, "batch": batch, "discount": self.discount, "baseline": "whiten"}
@@ -128,7 +128,7 @@ class RobustGradients(AbstractStudy):
         return Problem(agents, like=policy.start, theta_star=None, start=policy.start)
 
     def _cases(self) -> Iterator[tuple[str, str, int, AbstractAlgorithm, Problem, int]]:
-        """Method, attack, agents, algorithm, problem, rounds."""
+        """Yields method, attack, agents, algorithm, problem and rounds."""
         many = max(self.agents)
         for K in self.agents:
             rule = ConcentrationFilter(self.sigma, self.batch * self.batches, share=self.hostile / many)
@@ -157,13 +157,13 @@ class RobustGradients(AbstractStudy):
         )
 
     def per_round(self, method: str, num_agents: int) -> float:
-        """The trajectories of a round for each agent, on average."""
+        """Returns the average number of trajectories per agent in a round."""
         B, m = self.batch * self.batches, self.batches
         inner = sum((m / (m + 1)) ** n for n in range(self.max_inner))  # the mean of N
         return B if method == PLAIN else B + self.batch * inner / num_agents
 
     def returns(self, thetas: np.ndarray) -> np.ndarray:
-        """Undiscounted returns of policies, `(seeds, records)`, by episodes that are played for that alone."""
+        """Returns undiscounted returns of policies, `(seeds, records)`, from separate episodes."""
         problem = self.problem(1, self.batch)
         flat = thetas.reshape(-1, thetas.shape[-1])
         with precision("float32"):
@@ -175,17 +175,17 @@ class RobustGradients(AbstractStudy):
         return np.asarray(found, dtype=float).reshape(thetas.shape[:-1])
 
     def trajectories(self, outcome: Outcome, method: str, num_agents: int) -> np.ndarray:
-        """Each seed's trajectories per agent until its return is the target; all that were played if it never is."""
+        """Returns each seed's trajectories per agent until its return reaches the target; all if it does not."""
         curves = outcome.arrays[f"{method}/{NOBODY}/{num_agents}"]
         reached = [_first(curve, self.target) for curve in curves]
         return np.array(reached) * outcome.facts["per round"][f"{method}/{num_agents}"]
 
     def missed(self, outcome: Outcome, method: str, num_agents: int) -> int:
-        """How many seeds never reach the target."""
+        """Returns the number of seeds that do not reach the target."""
         return sum(curve.max() < self.target for curve in outcome.arrays[f"{method}/{NOBODY}/{num_agents}"])
 
     def end(self, outcome: Outcome, method: str, attack: str) -> np.ndarray:
-        """Each seed's return over the last quarter of its rounds, among all agents."""
+        """Returns each seed's return over the last quarter of its rounds, with all agents."""
         return late(outcome.arrays[f"{method}/{attack}/{max(self.agents)}"])
 
     def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
@@ -259,7 +259,7 @@ class RobustGradients(AbstractStudy):
 
     def check(self, outcome: Outcome, checks: Checks) -> None:
         many = max(self.agents)
-        if self.missed(outcome, BR, many) == 0:  # in few rounds nobody gets there
+        if self.missed(outcome, BR, many) == 0:  # short runs do not reach it
             statement = "More agents reach the target with fewer trajectories each: those of many by those of one."
             fewer = self.trajectories(outcome, BR, many).mean() / self.trajectories(outcome, BR, 1).mean()
             checks.at_most("speed-up", statement, fewer, 1.0)
@@ -286,6 +286,6 @@ def _played(unravel: Any, episodes: int, agent: Any, theta: Any, key: Any) -> An
 
 
 def _first(curve: np.ndarray, target: float) -> int:
-    """The first record that reaches the target; the last where none does."""
+    """Returns the first record that reaches the target, or else the last record."""
     found = np.flatnonzero(curve >= target)
     return int(found[0]) if len(found) else len(curve) - 1

@@ -1,4 +1,4 @@
-"""FedSVRPG-M: momentum with importance weights; more agents, heterogeneous ones, and what clipping the weights does."""
+"""FedSVRPG-M, momentum with importance weights: the effects of more agents, heterogeneity and clipped weights."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -18,16 +18,16 @@ from ._shared import late
 
 MOST_AGENTS = 20
 EVERY = 2
-"""Rounds between two records."""
+"""The number of rounds between two records."""
 ALL = 1e9
-"""The largest weight that counts as it is where none is clipped: a number, so that all compile to one program."""
+"""The largest weight if no weight is clipped; it is finite so that all cases use one compiled program."""
 EARLY = slice(1, 6)
 """The records that count as early."""
 
 
 @dataclasses.dataclass(frozen=True)
 class FedSVRPG(AbstractStudy):
-    """Softmax policies and gradients from episodes; where they are exact, the drift is all that is left."""
+    """Softmax policies and gradients from episodes; with exact gradients, the whole error is drift."""
 
     name: str = "rl/fed-svrpg"
     title: str = "FedSVRPG-M"
@@ -35,19 +35,19 @@ class FedSVRPG(AbstractStudy):
     seeds: int = 8
     agents: tuple[int, ...] = (1, 2, 5, 10, 20)
     num_agents: int = 10
-    """One of `agents`: where methods are compared."""
+    """The number of agents, one of `agents`, with which methods are compared."""
     beta: float = 0.2
     max_weight: float = 1.2
     clips: tuple[float, ...] = (1.2, 1.5, ALL)
     step_sizes: tuple[float, ...] = (0.5, 5.0)
-    """The first for the speed-up and the drift as well."""
+    """The step sizes; the first also applies to the speed-up and the drift."""
     local_steps: int = 10
     iterations: int = 1000
-    """Local steps in all."""
+    """The total number of local steps."""
     heterogeneity: tuple[float, ...] = (0.25, 0.5, 1.0)
-    """Of kernels and rewards, with exact gradients."""
+    """The heterogeneity of kernels and rewards, with exact gradients."""
     smaller: float = 10.0
-    """The local step is divided by so much, and the server's multiplied."""
+    """The factor by which the local step size is divided and the server's step size is multiplied."""
     exact_iterations: int = 1600
     entropy: float = 0.2
     batch: int = 2
@@ -69,7 +69,7 @@ class FedSVRPG(AbstractStudy):
         return 4.5 * (len(self.agents) + 1) + 3e-7 * played * self.iterations * self.batch * self.horizon * self.seeds
 
     def model(self, num_agents: int, heterogeneity: float) -> Model:
-        """Kernels and rewards around common ones; fewer agents are the first ones."""
+        """Returns kernels and rewards near common ones; a smaller number of agents means the first agents."""
         S, A = self.num_states, self.num_actions
         rng = host_generator(0, "fed-svrpg")
         common, rewards = rng.dirichlet(np.ones(S), size=(S, A)), rng.random((MOST_AGENTS, S, A))
@@ -78,12 +78,12 @@ class FedSVRPG(AbstractStudy):
         return Model(P[:num_agents], R[:num_agents], self.discount)
 
     def method(self, step: float, beta: float, max_weight: float = ALL, server_step: float = 1.0) -> MomentumSA:
-        """FedSVRPG-M; with `beta` 1 it is FedPG, which is Local SA."""
+        """Returns FedSVRPG-M; with `beta` 1 it is FedPG, which is `LocalSA`."""
         settings = {"beta": beta, "max_weight": max_weight, "server_step": server_step}
         return MomentumSA(step, local_steps=self.local_steps, **settings)
 
     def played(self, num_agents: int) -> Problem:
-        """Gradients from episodes of equal agents."""
+        """Returns the problem with gradients from episodes of equal agents."""
         settings = {"horizon": self.horizon, "batch": self.batch, "baseline": "mean", "entropy": self.entropy}
         return policy_gradient.from_model(self.model(num_agents, 0.0), **settings)
 
@@ -116,27 +116,27 @@ class FedSVRPG(AbstractStudy):
         return Outcome(arrays, {})
 
     def drift(self, outcome: Outcome, h: float, beta: float, parts: float = 1.0) -> float:
-        """Where |grad J|^2 ends with exact gradients."""
+        """Returns the final |grad J|^2 with exact gradients."""
         return float(outcome.arrays[drift_label(h, beta, parts)][0, -1])
 
     def speed_up(self, outcome: Outcome) -> Estimate:
-        """The power of the number of agents with which the floor of |grad J|^2 falls."""
+        """Returns the power of the number of agents with which the floor of |grad J|^2 decreases."""
         return statistics.slope(self.agents, np.stack([late(outcome.arrays[f"N = {N}"], 0.5) for N in self.agents]))
 
     def reduction(self, outcome: Outcome, step: float) -> Estimate:
-        """FedPG's floor by FedSVRPG-M's."""
+        """Returns FedPG's floor relative to FedSVRPG-M's floor."""
         labels = (f"FedPG, step {step:g}", f"at most {self.max_weight:g}, step {step:g}")
         plain, reduced = (late(outcome.arrays[label], 0.5) for label in labels)
         return statistics.ratio(plain, reduced)
 
     def unclipped(self, outcome: Outcome, step: float, early: bool) -> Estimate:
-        """|grad J|^2 with all weights by that with clipped ones, early on or in the long run."""
+        """Returns |grad J|^2 without clipping relative to that with clipped weights, early or in the long run."""
         curves = [outcome.arrays[f"at most {clip:g}, step {step:g}"] for clip in (ALL, self.max_weight)]
         free, clipped = (curve[:, EARLY].mean(1) if early else late(curve, 0.5) for curve in curves)
         return statistics.ratio(free, clipped)
 
     def gap(self, outcome: Outcome, clip: float, step: float) -> float:
-        """Where the gap stays, on average."""
+        """Returns the mean floor of the gap."""
         return float(late(outcome.arrays[f"at most {clip:g}, step {step:g}, gap"], 0.5).mean())
 
     def check(self, outcome: Outcome, checks: Checks) -> None:
@@ -257,7 +257,7 @@ class FedSVRPG(AbstractStudy):
         right.set(xscale="log", yscale="log", xlabel="heterogeneity $h$", title="exact gradients")
         right.set_ylabel(r"$|\nabla J|^2$ at the end")
         figures.ticks(right, self.heterogeneity)
-        right.set_ylim(top=right.get_ylim()[1] * 100)  # room for the legend
+        right.set_ylim(top=right.get_ylim()[1] * 100)  # space for the legend
         figures.panel_legend(right, fontsize=6.5, loc="upper left")
         figures.grid(left, middle, right)
         title = f"$H$ = {self.local_steps}, batches of {self.batch} episodes; {self.seeds} seeds, 95 % intervals"
@@ -265,5 +265,5 @@ class FedSVRPG(AbstractStudy):
 
 
 def drift_label(h: float, beta: float, parts: float) -> str:
-    """What a run with exact gradients is called."""
+    """Returns the name of a run with exact gradients."""
     return f"exact, h = {h:g}, beta = {beta:g}, {parts:g} times smaller local steps"

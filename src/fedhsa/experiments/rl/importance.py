@@ -1,4 +1,4 @@
-"""FedAsynQ: Q-learning by agents that each try one action, averaged equally or by what they have seen."""
+"""FedAsynQ: Q-learning by agents that each try one action, with equal averaging or importance averaging."""
 
 import dataclasses
 import math
@@ -19,34 +19,34 @@ from ._shared import late, max_error, reached
 
 NAMES = {"importance": "importance averaging", "equal": "equal averaging", "FedHSA": "FedHSA"}
 SOURCE = 2000
-"""So many observations of each agent has the source's figure."""
+"""The number of observations of each agent in the source's figure."""
 LEVEL = 0.1
-"""How far the error has to fall for the comparison of speeds."""
+"""The error at which speeds are compared."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Importance(AbstractStudy):
-    """Two states and many actions: no agent sees more than two pairs, together they see all."""
+    """Two states and many actions: each agent observes at most two pairs, and together they observe all pairs."""
 
     name: str = "rl/importance"
     title: str = "Importance averaging"
     source: str = "Figures 3 and 4 of Woo, Joshi and Chi on federated Q-learning"
     seeds: int = 10
     step_size: float = 0.05
-    """Of importance averaging."""
+    """The step size of importance averaging."""
     equal_step: float = 0.2
-    """Of equal averaging, and of FedHSA."""
+    """The step size of equal averaging and of FedHSA."""
     local_steps: int = 50
     num_agents: int = 20
     num_actions: int = 20
     discount: float = 0.9
     rounds: int = 1000
     sweep_agents: tuple[int, ...] = (20, 40, 80)
-    """Multiples of the number of actions, so that every action is taken by as many agents."""
+    """Multiples of the number of actions, so that the same number of agents takes every action."""
     sweep_steps: tuple[float, ...] = (0.05, 0.02)
     sweep_rounds: int = 500
     problem_key: int = 0
-    """Which chances to stay."""
+    """The key of the probabilities of staying."""
 
     claim: ClassVar[int] = 24
     figure_size: ClassVar[tuple[float, float]] = (7.2, 2.9)
@@ -64,12 +64,12 @@ class Importance(AbstractStudy):
         return 8.0 + 4.0 * (len(NAMES) + len(self.sweep_agents)) + 3e-7 * steps
 
     def problem(self, num_agents: int) -> Problem:
-        """Agent i always takes action i modulo the number of actions."""
+        """Returns the problem; agent i always takes action i modulo the number of actions."""
         model = worlds.two_state(num_agents, self.num_actions, discount=self.discount, key=self.problem_key)
         return q_learning.from_model(model, worlds.one_action_each(model), start="episode")
 
     def methods(self) -> dict[str, AbstractAlgorithm]:
-        """In the order of the legend."""
+        """Returns the methods in the order of the legend."""
         return {
             "importance": ImportanceAveraging(self.step_size, local_steps=self.local_steps),
             "equal": LocalSA(self.equal_step, local_steps=self.local_steps),
@@ -95,7 +95,7 @@ class Importance(AbstractStudy):
         return Outcome(arrays, {"every": every})
 
     def speed(self, outcome: Outcome) -> Estimate:
-        """How many times as long equal averaging takes to get to the level."""
+        """Returns the time of equal averaging to the level, relative to the time of importance averaging."""
 
         def rounds(name: str, seeds: np.ndarray) -> float:
             curve = outcome.arrays[name][seeds].mean(0)
@@ -109,21 +109,21 @@ class Importance(AbstractStudy):
         return statistics.jackknife(lambda some: rounds("equal", some) / rounds("importance", some), seeds)
 
     def squares(self, outcome: Outcome, step: float) -> np.ndarray:
-        """The mean of the squared largest error, for each number of agents and seed."""
+        """Returns the mean of the squared largest error, for each number of agents and seed."""
         runs = [outcome.arrays[f"{K} agents, step {step:g}"] for K in self.sweep_agents]
         return np.stack([(abs(off).max(-1) ** 2).mean(1) for off in runs])
 
     def variances(self, outcome: Outcome, step: float) -> np.ndarray:
-        """The variance of an entry's distance from the level of all entries, as `squares`.
+        """Returns the variance of an entry's distance from the level of all entries, with the axes of `squares`.
 
-        The level itself moves so slowly that a run has only a few independent ones.
+        The level itself moves so slowly that a run contains only a few independent values of it.
         """
         runs = [outcome.arrays[f"{K} agents, step {step:g}"] for K in self.sweep_agents]
         around = [off - off.mean(-1, keepdims=True) for off in runs]
         return np.stack([((off - off.mean((0, 1))) ** 2).mean((1, 2)) for off in around])
 
     def power(self, samples: np.ndarray) -> Estimate:
-        """The power of the number of agents with which something falls."""
+        """Returns the power of the number of agents with which these samples decrease."""
         return statistics.slope(self.sweep_agents, samples)
 
     def check(self, outcome: Outcome, checks: Checks) -> None:

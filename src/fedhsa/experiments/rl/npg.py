@@ -1,4 +1,4 @@
-"""FedNPG-ADMM: natural policy gradients for d numbers an iteration instead of d (d + 1)."""
+"""FedNPG-ADMM: natural policy gradients that send d numbers per iteration instead of d (d + 1)."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ EVERY = 2
 
 @dataclasses.dataclass(frozen=True)
 class NaturalGradients(AbstractStudy):
-    """Softmax tables in one environment with another reward for each agent, from episodes."""
+    """Softmax tables learned from episodes, in one environment with different rewards for each agent."""
 
     name: str = "rl/npg"
     title: str = "FedNPG-ADMM"
@@ -32,16 +32,16 @@ class NaturalGradients(AbstractStudy):
     rho: float = 0.1
     rounds: int = 100
     plain_step: float | None = 1.0
-    """Of policy gradients that are not natural, for comparison; None leaves them out."""
+    """The step size of plain policy gradients, for comparison; None omits them."""
     num_agents: int = 8
     num_states: int = 5
     num_actions: int = 3
     discount: float = 0.8
     horizon: int = 25
     batch: int = 8
-    """Episodes of each agent per iteration."""
+    """The number of episodes of each agent per iteration."""
     problem_key: int = 0
-    """Which environment."""
+    """The key of the random environment."""
 
     claim: ClassVar[int] = 41
     figure_size: ClassVar[tuple[float, float]] = (7.2, 2.8)
@@ -52,14 +52,14 @@ class NaturalGradients(AbstractStudy):
         return len(self.methods()) * (8.0 + 1.5e-6 * steps)
 
     def problem(self) -> Problem:
-        """Sparse random transitions that all agents share, and rewards of their own."""
+        """Returns a problem with common sparse random transitions and separate rewards for each agent."""
         S, A, rng = self.num_states, self.num_actions, host_generator(self.problem_key, "npg")
         P = rng.dirichlet(np.full(S, 0.3), size=(1, S, A))
         model = Model(P.repeat(self.num_agents, 0), rng.random((self.num_agents, S, A)), self.discount)
         return policy_gradient.from_model(model, horizon=self.horizon, batch=self.batch, baseline="mean")
 
     def methods(self) -> dict[str, AbstractAlgorithm]:
-        """In the order of the legend."""
+        """Returns the methods in the order of the legend."""
         found: dict[str, AbstractAlgorithm] = {
             "FedNPG": FedNPG(self.step_size, damping=self.damping),
             "FedNPG-ADMM": FedNPGADMM(self.step_size, rho=self.rho, damping=self.damping),
@@ -75,11 +75,11 @@ class NaturalGradients(AbstractStudy):
         return Outcome(arrays, {"floats": floats, "dim": problem.dim})
 
     def by_npg(self, outcome: Outcome, name: str = "FedNPG-ADMM") -> Estimate:
-        """The gap over the second half of the iterations, by FedNPG's."""
+        """Returns the gap over the second half of the iterations relative to FedNPG's gap."""
         return statistics.ratio(second_half(outcome.arrays[name]), second_half(outcome.arrays["FedNPG"]))
 
     def floats(self, outcome: Outcome) -> float:
-        """What FedNPG sends, by what FedNPG-ADMM sends."""
+        """Returns the traffic of FedNPG relative to the traffic of FedNPG-ADMM."""
         return outcome.facts["floats"]["FedNPG"] / outcome.facts["floats"]["FedNPG-ADMM"]
 
     def check(self, outcome: Outcome, checks: Checks) -> None:

@@ -1,4 +1,4 @@
-"""One-shot averaging: TD(0) and TD(lambda) on the five-state random walk, by agents that meet only at the end."""
+"""One-shot averaging: TD(0) and TD(lambda) on the five-state random walk, by agents that average only at the end."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -19,27 +19,27 @@ LENGTH = 9
 """The mean number of steps of an episode."""
 NUM_STATES = 5
 START = 0.5
-"""The value of every state in the beginning."""
+"""The initial value of every state."""
 
 
 @dataclasses.dataclass(frozen=True)
 class OneShot(AbstractStudy):
-    """The same walk for all agents: what averaging takes off is the variance, and nothing else."""
+    """The same walk for all agents: averaging reduces the variance only."""
 
     name: str = "rl/one-shot"
     title: str = "One average at the end"
     source: str = "The experiment of Tian, Paschalidis and Olshevsky on one-shot TD learning"
     seeds: int = 200
     step_size: float = 0.001
-    """Of the source."""
+    """The step size in the source."""
     large_step: float = 0.05
-    """Of the textbook, with which values are learned in as many episodes."""
+    """The step size in the textbook, with which the same number of episodes suffices to learn the values."""
     traces: tuple[float, ...] = (0.0, 0.5)
     agents: tuple[int, ...] = (1, 2, 4, 8)
     episodes: int = 100
-    """Of the source."""
+    """The number of episodes in the source."""
     more_episodes: int = 800
-    """Until the start is forgotten at the larger step."""
+    """The number of episodes after which the start is forgotten at the larger step size."""
 
     claim: ClassVar[int] = 25
     figure_size: ClassVar[tuple[float, float]] = (7.2, 2.8)
@@ -50,7 +50,7 @@ class OneShot(AbstractStudy):
         return 5.0 + 2.5 * len(self.agents) * len(self.traces) + 6e-8 * steps
 
     def problem(self, num_agents: int, trace: float) -> Problem:
-        """An episode that has ended is followed by another."""
+        """Returns the walk; a new episode follows every episode."""
         return td_lambda.from_model(worlds.random_walk(num_agents), trace_decay=trace, start="episode")
 
     def run(self, runner: Runner) -> Outcome:
@@ -70,30 +70,30 @@ class OneShot(AbstractStudy):
         return Outcome(arrays, {"predicted": predicted})
 
     def law(self, outcome: Outcome, trace: float, n: int) -> float:
-        """Where the mean squared error stays at the larger step: a bias, and an n-th of the variance."""
+        """Returns the floor of the mean-square error at the larger step size: a bias, and 1/n of the variance."""
         bias, variance = outcome.facts["predicted"][f"{trace:g}"]
         return (bias + variance / n) / NUM_STATES
 
     def squares(self, outcome: Outcome, trace: float, n: int, step: float) -> np.ndarray:
-        """The mean squared error over the states, `(seeds, episodes + 1)`."""
+        """Returns the mean squared error over the states, `(seeds, episodes + 1)`."""
         return (outcome.arrays[label(trace, n, step)] ** 2).mean(-1)
 
     def floor(self, outcome: Outcome, trace: float, n: int) -> np.ndarray:
-        """At the larger step, over the second half."""
+        """Returns the mean-square error at the larger step size over the second half of the run."""
         return second_half(self.squares(outcome, trace, n, self.large_step))
 
     def variance(self, outcome: Outcome, trace: float, n: int, step: float, episode: int) -> np.ndarray:
-        """Squared deviations from the mean over all seeds, whose mean is the variance."""
+        """Returns squared deviations from the mean over all seeds; their mean is the variance."""
         values = outcome.arrays[label(trace, n, step)][:, episode]
         return ((values - values.mean(0)) ** 2).mean(-1) * len(values) / (len(values) - 1)
 
     def spread(self, outcome: Outcome, trace: float, n: int, step: float, episode: int) -> Estimate:
-        """n times the variance of n agents' average relative to that of one agent: 1 is the exact law."""
+        """Returns n times the variance of n agents' average relative to one agent's variance; the exact value is 1."""
         most = self.variance(outcome, trace, n, step, episode)
         return statistics.ratio(n * most, self.variance(outcome, trace, 1, step, episode))
 
     def power(self, outcome: Outcome, trace: float) -> Estimate:
-        """The power of the number of agents with which the floor falls."""
+        """Returns the power of the number of agents with which the floor decreases."""
         return statistics.slope(self.agents, np.stack([self.floor(outcome, trace, n) for n in self.agents]))
 
     def check(self, outcome: Outcome, checks: Checks) -> None:
@@ -119,7 +119,7 @@ class OneShot(AbstractStudy):
             checks.inside(f"{name}, as the source", statement, gain, 0.95, 1.05)
 
     def gain(self, outcome: Outcome, trace: float) -> Estimate:
-        """In the source's setting: the squared error of the most agents relative to that of one, at the end."""
+        """Returns the final squared error of the most agents relative to one agent, in the source's setting."""
         many, one = (self.squares(outcome, trace, n, self.step_size)[:, -1] for n in (max(self.agents), 1))
         return statistics.ratio(many, one)
 
@@ -192,5 +192,5 @@ class OneShot(AbstractStudy):
 
 
 def label(trace: float, n: int, step: float) -> str:
-    """What a run is called."""
+    """Returns the name of a run."""
     return f"TD({trace:g}), n = {n}, step {step:g}"

@@ -1,4 +1,4 @@
-"""PAvg: exact policy steps in heterogeneous environments, in logits or in probabilities, averaged now and then."""
+"""PAvg: exact policy steps in heterogeneous environments, in logits or in probabilities, averaged periodically."""
 
 import dataclasses
 from typing import Any, ClassVar, NamedTuple
@@ -16,13 +16,13 @@ from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
 from ..study.checks import Checks
 
 EVERY = 32
-"""Iterations between two records: a multiple of all numbers of local steps."""
+"""The number of iterations between two records: a multiple of every number of local steps."""
 SPARSITY = 0.5
-"""The chance that a state can be reached in the nominal random environment; in the others it is among the rest."""
+"""The probability that a state is reachable in the nominal environment; `complementary` uses the other states."""
 
 
 class Setting(NamedTuple):
-    """The source's first rate, and how many iterations it takes."""
+    """The source's initial step size, and the number of iterations."""
 
     step_size: float
     iterations: int
@@ -39,21 +39,21 @@ COLOURS = {"SoftPAvg": "#0072B2", "ProjPAvg": "#D55E00"}
 
 @dataclasses.dataclass(frozen=True)
 class PAvg(AbstractStudy):
-    """Without noise: what the learned policy earns in the nominal environment, and what local steps change."""
+    """The learned policy's return in the nominal environment, and the effect of local steps, without noise."""
 
     name: str = "rl/pavg"
     title: str = "PAvg in heterogeneous environments"
     source: str = "Table 1 of Jin et al. on federated reinforcement learning, and their claim on local steps"
     seeds: int = 16
-    """Cohorts of environments, each with a random first policy."""
+    """The number of cohorts of environments, each with a random initial policy."""
     kappas: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-    """How heterogeneous the environments are."""
+    """The degrees of heterogeneity of the environments."""
     worlds: tuple[str, ...] = ("random", "cliffs")
     methods: tuple[str, ...] = ("SoftPAvg", "ProjPAvg")
     table_steps: int = 4
-    """E, where kappa changes."""
+    """The number of local steps $E$ in the sweep over kappa."""
     local_steps: tuple[int, ...] = (1, 4, 32)
-    """E, in the random environments with the largest kappa."""
+    """The numbers of local steps $E$ in the random environments with the largest kappa."""
     num_agents: int = 5
 
     claim: ClassVar[int] = 70
@@ -73,7 +73,7 @@ class PAvg(AbstractStudy):
         return 3.0 * programs + 0.08 * runs * self.seeds
 
     def model(self, world: str, kappa: float, cohort: int) -> Model:
-        """The first agent's environment is the nominal one, for every kappa."""
+        """Returns the environments; the first agent has the nominal environment for every kappa."""
         if world == "random":
             return complementary(self.num_agents, kappa, self.key, cohort)
         model = worlds.windy_cliff(self.num_agents, heterogeneity=kappa, key=1000 * self.key + cohort)
@@ -82,13 +82,13 @@ class PAvg(AbstractStudy):
         return Model(P, model.rewards, model.discount, model.start)
 
     def problem(self, method: str, model: Model) -> Problem:
-        """Natural gradients in logits, or gradients in probabilities that are projected after each local step."""
+        """Returns natural gradients in logits, or gradients in probabilities, projected after each local step."""
         if method == "SoftPAvg":
             return policy_gradient.from_model(model, estimator="natural")
         return policy_gradient.from_model(model, DirectTable(model.num_states, model.num_actions), estimator="exact")
 
     def start(self, method: str, model: Model, cohort: int) -> np.ndarray:
-        """Uniform random numbers, as logits or divided by their sum."""
+        """Returns uniform random numbers, as logits or divided by their sum."""
         drawn = host_generator(self.key, "policy", cohort).random((model.num_states, model.num_actions))
         return drawn if method == "SoftPAvg" else drawn / drawn.sum(-1, keepdims=True)
 
@@ -124,16 +124,16 @@ class PAvg(AbstractStudy):
         return Outcome({name: np.array(rows) for name, rows in arrays.items()}, {})
 
     def lost(self, outcome: Outcome, world: str, method: str, kappa: float) -> np.ndarray:
-        """How far the return in the nominal environment is below the best one there, of every cohort."""
+        """Returns the gap to the best return in the nominal environment, for every cohort."""
         return outcome.arrays[f"{world}, best"] - outcome.arrays[f"{world}, {method}, {kappa:g}, centre"]
 
     def end(self, outcome: Outcome, method: str) -> Estimate:
-        """The mean return at the end, with the most local steps by that with the fewest."""
+        """Returns the final mean return with the most local steps relative to that with the fewest."""
         most, least = (outcome.arrays[f"{method}, E = {E}"][:, -1] for E in self.extremes)
         return statistics.ratio(most, least)
 
     def early(self, outcome: Outcome, method: str) -> Estimate:
-        """How much of the way is left after the first record, with the most local steps by that with the fewest."""
+        """Returns the remaining gap after the first record, with the most local steps relative to the fewest."""
         most, least = (outcome.arrays[f"{method}, E = {E}"] for E in self.extremes)
         goal = least[:, -1]
         return statistics.ratio(goal - most[:, 1], goal - least[:, 1])
@@ -227,7 +227,7 @@ class PAvg(AbstractStudy):
                 continue
             for i, method in enumerate(self.methods):
                 lost = np.stack([self.lost(outcome, world, method, kappa) for kappa in self.kappas])
-                half = 2 * lost.std(1, ddof=1) / np.sqrt(self.seeds)  # in plain numbers: some lose nothing at all
+                half = 2 * lost.std(1, ddof=1) / np.sqrt(self.seeds)  # on a linear scale, since some gaps are zero
                 at, look = np.array(self.kappas) + 0.02 * i, {"color": COLOURS[method], "marker": "o", "markersize": 3}
                 look["capsize"] = 2
                 ax.errorbar(at, lost.mean(1), half, **look)
@@ -251,7 +251,7 @@ class PAvg(AbstractStudy):
 
 
 def complementary(num_agents: int, kappa: float, key: int, cohort: int, size: int = 5) -> Model:
-    """Random environments whose kernels are `1 - kappa` parts the first's, the rest where that one never leads."""
+    """Returns random kernels that mix the first kernel, by `1 - kappa`, with states that it never reaches."""
     rng = host_generator(key, "complementary", cohort)
     reached = rng.random((size, size, size)) < SPARSITY
     for row in reached.reshape(-1, size):

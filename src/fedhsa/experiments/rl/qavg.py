@@ -1,4 +1,4 @@
-"""QAvg: exact Bellman steps in heterogeneous environments, averaged now and then, with decaying or constant steps."""
+"""QAvg: exact Bellman steps in heterogeneous environments, averaged periodically, with decaying or constant steps."""
 
 import dataclasses
 import math
@@ -20,37 +20,37 @@ COMMON_WIND = 0.5
 START = 12
 """The lower left corner of the cliff."""
 PRINTED = {0.0: 133.97, 0.8: 133.65}
-"""The first and the last return in the source's table, by kappa; to two digits, so that the relative slack is 5e-5."""
+"""The first and the last return in the source's table, by kappa, to two decimals: the relative tolerance is 5e-5."""
 RETURNS = {
     "centre": ("nominal environment", "the averaged cliff's best policy on the first agent's cliff, as in the source"),
     "cohort": ("mean over the agents", "the averaged cliff's best policy, on average over all agents' cliffs"),
     "own": ("own policies", "every agent's best policy on its own cliff, on average"),
 }
-"""What is returned on windy cliffs: in the figure's words, and in whole ones."""
+"""The policies on windy cliffs: their short names in the figure, and full descriptions."""
 
 
 @dataclasses.dataclass(frozen=True)
 class QAvg(AbstractStudy):
-    """Without noise: where the averaged values go, how fast, and what the policy is worth that follows from them."""
+    """The limit of the averaged values, the speed of convergence, and the greedy policy's return, without noise."""
 
     name: str = "rl/qavg"
     title: str = "QAvg in heterogeneous environments"
     source: str = "Figure 2 and Table 1 of Jin et al. on federated reinforcement learning"
     seeds: int = 10
-    """Cohorts of random environments."""
+    """The number of cohorts of random environments."""
     local_steps: tuple[int, ...] = (1, 4, 16)
-    """E."""
+    """The numbers of local steps $E$."""
     iterations: int = 6400
     step_size: float = 0.1
-    """The constant one."""
+    """The constant step size."""
     num_agents: int = 5
     num_states: int = 5
     num_actions: int = 5
     discount: float = 0.9
     kappas: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8)
-    """How heterogeneous the cliffs are."""
+    """The degrees of heterogeneity of the cliffs."""
     cohorts: int = 1000
-    """Of agents on windy cliffs."""
+    """The number of cohorts of agents on windy cliffs."""
 
     claim: ClassVar[int] = 26
     figure_size: ClassVar[tuple[float, float]] = (7.2, 2.8)
@@ -64,14 +64,14 @@ class QAvg(AbstractStudy):
         return 6.0 + 7.0 * len(self.local_steps) + 0.4 * self.seeds + 3e-3 * self.cohorts * len(self.kappas)
 
     def problem(self, cohort: int) -> Problem:
-        """Random kernels that differ between the agents, and one table of rewards for all."""
+        """Returns random kernels that differ between the agents, and one table of rewards for all."""
         sizes = (self.num_agents, self.num_states, self.num_actions)
         model = worlds.random(*sizes, discount=self.discount, key=1000 * self.key + cohort)
         rewards = np.repeat(model.rewards[:1], self.num_agents, axis=0)
         return q_learning.from_model(Model(model.transitions, rewards, self.discount), synchronous=True).noiseless()
 
     def methods(self, E: int) -> dict[str, AbstractAlgorithm]:
-        """QAvg's step in iteration t is 2 / ((1 - discount) (t + E)); `capped` does not begin above 1."""
+        """Returns the methods; QAvg's step size is 2 / ((1 - discount) (t + E)), and `capped` limits it to 1."""
         scale = 2 / ((1 - self.discount) * E)
         return {
             "printed": LocalSA(Polynomial(scale), local_steps=E),
@@ -81,7 +81,7 @@ class QAvg(AbstractStudy):
         }
 
     def bound(self, E: int, iterations: np.ndarray) -> np.ndarray:
-        """The source's."""
+        """Returns the source's bound."""
         return 16 * self.discount * E / ((1 - self.discount) ** 3 * (iterations + E))
 
     def run(self, runner: Runner) -> Outcome:
@@ -101,11 +101,11 @@ class QAvg(AbstractStudy):
         return Outcome({name: np.stack(rows) for name, rows in arrays.items()}, {"every": every})
 
     def end(self, outcome: Outcome, name: str, E: int) -> np.ndarray:
-        """The error at the end, of every cohort."""
+        """Returns the final error of every cohort."""
         return outcome.arrays[f"{name}, E = {E}"][:, -1]
 
     def fall(self, outcome: Outcome, E: int) -> Estimate:
-        """By which factor the error falls over the last three quarters, in which the iterations quadruple."""
+        """Returns the factor by which the error falls over the last three quarters, while the iterations quadruple."""
         curve = outcome.arrays[f"capped, E = {E}"]
         return times(curve[:, curve.shape[1] // 4], curve[:, -1])
 
@@ -220,12 +220,12 @@ class QAvg(AbstractStudy):
 
 
 def times(above: np.ndarray, below: np.ndarray) -> Estimate:
-    """How many times as large, in the geometric mean over cohorts: their errors differ by orders of magnitude."""
+    """Returns the geometric mean of the ratio over cohorts, since errors differ by orders of magnitude."""
     return statistics.jackknife(lambda some: np.exp(np.log(above / below)[some].mean()), np.arange(len(above)))
 
 
 def returns(num_agents: int, cohorts: int, kappa: float, key: int) -> dict[str, np.ndarray]:
-    """What each of the policies of `RETURNS` earns on the cliffs, `(cohorts,)`."""
+    """Returns the return of each policy of `RETURNS` on the cliffs, `(cohorts,)`."""
     model = worlds.windy_cliff(num_agents * cohorts, wind=COMMON_WIND, heterogeneity=kappa, key=key)
     P = model.transitions.copy()
     P[::num_agents] = worlds.windy_cliff(1, wind=COMMON_WIND, heterogeneity=0.0).transitions

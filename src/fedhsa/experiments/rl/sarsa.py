@@ -1,4 +1,4 @@
-"""FedSARSA: control in heterogeneous environments; what more agents bring, and what no correction can take away."""
+"""FedSARSA, control in heterogeneous environments: the benefit of more agents, and the limits of corrections."""
 
 import dataclasses
 import math
@@ -18,28 +18,28 @@ from ..study.checks import Checks
 from ._shared import late
 
 GROUPS = 5
-"""States and actions are put together in so many groups each."""
+"""The number of groups into which states, and actions, are aggregated."""
 RECORDS = 100
 LARGE = 0.5
-"""From which perturbation on the distance of the roots can be measured beside the noise."""
+"""The smallest perturbation at which the distance of the roots can be distinguished from the noise."""
 NAMES = {"LocalSA": "FedSARSA (LocalSA)", "FedHSA": "FedHSA"}
 
 
 class Case(NamedTuple):
-    """How many agents, and how heterogeneous their environments."""
+    """The number of agents and the heterogeneity of their environments."""
 
     num_agents: int
     perturbation: float
 
     @property
     def label(self) -> str:
-        """What arrays are called by."""
+        """The name of the case's arrays."""
         return f"N = {self.num_agents}, eps = {self.perturbation:g}"
 
 
 @dataclasses.dataclass(frozen=True)
 class FedSARSA(AbstractStudy):
-    """SARSA by several agents, whose distance from the first agent's own solution is measured, and from the common."""
+    """SARSA by several agents: distances from the first agent's own solution and from the common solution."""
 
     name: str = "rl/sarsa"
     title: str = "FedSARSA in heterogeneous environments"
@@ -48,21 +48,21 @@ class FedSARSA(AbstractStudy):
     step_size: float = 0.01
     local_steps: int = 10
     samples: int = 25_000
-    """Each agent's."""
+    """The number of samples of each agent."""
     agents: tuple[int, ...] = (1, 5, 20)
-    """At the smallest perturbation above 0."""
+    """The numbers of agents at the smallest perturbation above 0."""
     num_agents: int = 10
-    """At all perturbations."""
+    """The number of agents in the sweep over perturbations."""
     perturbations: tuple[float, ...] = (0.1, 0.5, 1.0)
-    """Of transitions and of rewards."""
+    """The perturbations of transitions and of rewards."""
     many_steps: tuple[int, ...] = (10, 100, 1000)
-    """Local steps for which the drift is predicted."""
+    """The numbers of local steps for which the drift is predicted."""
     num_states: int = 30
     num_actions: int = 30
     inverse_temperature: float = 0.02
     discount: float = 0.2
     problem_key: int = 0
-    """Which environments."""
+    """The key of the random environments."""
 
     claim: ClassVar[int] = 27
     figure_size: ClassVar[tuple[float, float]] = (7.2, 2.9)
@@ -82,22 +82,22 @@ class FedSARSA(AbstractStudy):
 
     @property
     def like(self) -> float:
-        """The perturbation at which agents are added."""
+        """The perturbation in the sweep over agents."""
         return min(eps for eps in self.perturbations if eps > 0)
 
     def cases(self) -> list[Case]:
-        """First more and more agents, then more and more heterogeneous ones."""
+        """Returns the cases: first the sweep over agents, then the sweep over perturbations."""
         found = [Case(n, self.like) for n in self.agents] + [Case(self.num_agents, eps) for eps in self.perturbations]
         return list(dict.fromkeys(found))
 
     def methods(self, case: Case) -> dict[str, AbstractAlgorithm]:
-        """FedHSA where the environments become heterogeneous."""
+        """Returns the methods; FedHSA is included in the sweep over perturbations."""
         local: dict[str, AbstractAlgorithm] = {"LocalSA": LocalSA(self.step_size, local_steps=self.local_steps)}
         corrected = {"FedHSA": FedHSA(self.step_size, local_steps=self.local_steps)}
         return local | corrected if case.num_agents == self.num_agents else local
 
     def problem(self, case: Case) -> Problem:
-        """The first agent's environment is the same in all cases."""
+        """Returns the problem; the first agent's environment is the same in all cases."""
         S, A, eps = self.num_states, self.num_actions, case.perturbation
         model = worlds.fedsarsa(
             *(case.num_agents, S, A),
@@ -135,14 +135,14 @@ class FedSARSA(AbstractStudy):
         return Outcome(arrays, {"rows": rows, "every": every})
 
     def rows(self, outcome: Outcome, agents: bool) -> list[dict[str, Any]]:
-        """Those with more and more agents, or those with more and more heterogeneous ones."""
+        """Returns the rows of the sweep over agents, or of the sweep over perturbations."""
         labels = {Case(n, self.like).label for n in self.agents}
         if not agents:
             labels = {Case(self.num_agents, eps).label for eps in self.perturbations}
         return [row for row in outcome.facts["rows"] if row["label"] in labels]
 
     def power(self, outcome: Outcome) -> Estimate:
-        """The power of the number of agents with which the error falls that is measured from the common root."""
+        """Returns the power of the number of agents with which the distance from the common root decreases."""
         floors = [floor(outcome, row["label"], "LocalSA", "common") for row in self.rows(outcome, True)]
         return statistics.slope(self.agents, np.stack(floors))
 
@@ -168,7 +168,7 @@ class FedSARSA(AbstractStudy):
             checks.at_most(f"{row['label']}, drift", statement, drift, 0.01)
 
     def gain(self, outcome: Outcome, row: dict[str, Any], reference: str) -> Estimate:
-        """Where the error of FedHSA stays, by where Local SA's does."""
+        """Returns FedHSA's floor relative to `LocalSA`'s floor."""
         corrected, local = (floor(outcome, row["label"], name, reference) for name in ("FedHSA", "LocalSA"))
         return statistics.ratio(corrected, local)
 
@@ -252,7 +252,7 @@ class FedSARSA(AbstractStudy):
         right.plot(at[apart > 0], apart[apart > 0], color="0.4", linewidth=0.8, label="distance of the two roots")
         right.set(yscale="log", xlabel=r"heterogeneity $\epsilon$", ylabel="floor", title=f"$N$ = {self.num_agents}")
         right.set_xticks(at, [f"{eps:g}" for eps in self.perturbations])
-        right.set_ylim(top=right.get_ylim()[1] * 60)  # room for the legend
+        right.set_ylim(top=right.get_ylim()[1] * 60)  # space for the legend
         figures.panel_legend(right, fontsize=6.5, loc="upper left")
         figures.grid(left, middle, right)
         title = rf"$H$ = {self.local_steps}, $\eta = {self.step_size:g}$; {self.seeds} seeds, 95 % intervals"
@@ -260,5 +260,5 @@ class FedSARSA(AbstractStudy):
 
 
 def floor(outcome: Outcome, label: str, method: str, reference: str) -> np.ndarray:
-    """The mean squared distance from a root over the last quarter, of every seed."""
+    """Returns the mean squared distance from a root over the last quarter, for every seed."""
     return late(outcome.arrays[f"{label}/{method}/{reference}"])

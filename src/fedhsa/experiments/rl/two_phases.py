@@ -1,4 +1,4 @@
-"""Federated Q-learning with a constant step in heterogeneous mazes: the error falls, bounces up and stays."""
+"""Federated Q-learning with a constant step size in heterogeneous mazes: the error falls, rises and levels off."""
 
 import dataclasses
 import math
@@ -19,12 +19,12 @@ from ._shared import late, max_error
 
 RECORDS = 400
 TIMES = 8.0
-"""How many times the slowest mode's time a run lasts: of the start less than a thousandth is left."""
+"""The length of a run in units of the slowest mode's time: less than a thousandth of the initial error is left."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TwoPhases(AbstractStudy):
-    """Synchronous Q-learning by agents that each live in a maze of their own, with and without a correction."""
+    """Synchronous Q-learning by agents in separate mazes, with and without a correction."""
 
     name: str = "rl/two-phases"
     title: str = "The two phases of federated Q-learning"
@@ -32,19 +32,19 @@ class TwoPhases(AbstractStudy):
     seeds: int = 6
     step_sizes: tuple[float, ...] = (0.2, 0.5)
     local_steps: tuple[int, ...] = (1, 5, 20)
-    """E."""
+    """The numbers of local steps $E$."""
     num_agents: int = 20
     size: int = 5
-    """Rows and columns of a maze."""
+    """The number of rows and columns of a maze."""
     wall: float = 0.3
-    """The chance of a wall between two cells."""
+    """The probability of a wall between two cells."""
     slip: float = 0.5
-    """The chance that an action leads in any direction."""
+    """The probability that an action leads in a random direction."""
     reward: float = 0.1
-    """The chance that a pair of state and action is worth 1, and not 0."""
+    """The probability that a state-action pair has reward 1 instead of 0."""
     discount: float = 0.99
     problem_key: int = 0
-    """Which mazes."""
+    """The key of the random mazes."""
 
     claim: ClassVar[int] = 28
     figure_size: ClassVar[tuple[float, float]] = (7.2, 3.0)
@@ -55,23 +55,23 @@ class TwoPhases(AbstractStudy):
         return 8.0 + 6.0 * len(self.local_steps) + 4e-8 * steps * self.seeds * self.num_agents * 4 * self.size**2
 
     def problem(self) -> Problem:
-        """All rewards are common, 0 or 1; the agents' walls are their own."""
+        """Returns the problem; rewards are common, 0 or 1, and each agent has separate walls."""
         chances = self.wall, self.slip, self.reward
         model = mazes(self.num_agents, self.size, *chances, self.discount, self.problem_key)
         return q_learning.from_model(model, synchronous=True)
 
     def _iterations(self, step: float) -> int:
-        """A multiple of all numbers of local steps."""
+        """Returns the number of iterations, a multiple of every number of local steps."""
         unit = math.lcm(*self.local_steps)
         return unit * math.ceil(TIMES / (step * (1 - self.discount)) / unit)
 
     @property
     def corrected_step(self) -> float:
-        """The smallest one; at larger ones FedHSA's noise has no bound."""
+        """The smallest step size; at larger step sizes FedHSA's noise is unbounded."""
         return min(self.step_sizes)
 
     def methods(self, step: float, E: int) -> dict[str, AbstractAlgorithm]:
-        """FedHSA is Local SA where every step is averaged; SCAFFLSA for the most local steps."""
+        """Returns the methods; FedHSA equals `LocalSA` for one local step, and SCAFFLSA runs with the most local steps."""
         found: dict[str, AbstractAlgorithm] = {"LocalSA": LocalSA(step, local_steps=E)}
         if E > 1 and step == self.corrected_step:
             found["FedHSA"] = FedHSA(step, local_steps=E)
@@ -120,7 +120,7 @@ class TwoPhases(AbstractStudy):
         checks.at_most("correction without noise", statement, float(exact / drifting), 0.02)
 
     def gain(self, outcome: Outcome, E: int, method: str = "FedHSA") -> Estimate:
-        """With noise: where the error of a method stays, by where Local SA's does."""
+        """Returns the floor of a method with noise relative to `LocalSA`'s floor."""
         corrected, local = (outcome.arrays[label(name, E, self.corrected_step)] for name in (method, "LocalSA"))
         return statistics.ratio(late(corrected), late(local))
 
@@ -197,18 +197,18 @@ class TwoPhases(AbstractStudy):
 
 
 def label(method: str, E: int, step: float) -> str:
-    """What a curve is called; step 0 stands for the smallest one without noise."""
+    """Returns the name of a curve; step 0 denotes the smallest step size without noise."""
     return f"{method}, E = {E}, step {step:g}"
 
 
 def bounce(curves: np.ndarray) -> Estimate:
-    """Where the error stays, by the least mean error on the way, which is looked for in all seeds together."""
+    """Returns the final error relative to the smallest mean error before, which is common to all seeds."""
     lowest = int(curves.mean(0).argmin())
     return statistics.ratio(late(curves), curves[:, lowest])
 
 
 def mazes(num_agents: int, size: int, wall: float, slip: float, reward: float, discount: float, key: int) -> Model:
-    """Grids with random walls, other ones for each agent, and common rewards of 0 or 1 for every pair.
+    """Returns grids with different random walls for each agent, and common rewards of 0 or 1 for every pair.
 
     !!! example
         >>> mazes(2, 3, wall=1.0, slip=0.0, reward=0.1, discount=0.9, key=0).transitions[0, 4, 0, 4]    # walled in
@@ -219,7 +219,7 @@ def mazes(num_agents: int, size: int, wall: float, slip: float, reward: float, d
     P = np.empty((num_agents, S, 4, S))
     for i in range(num_agents):
         rng = host_generator(key, "maze", i)
-        ahead = np.stack([cell] * 4, axis=-1)  # left, up, right, down: who meets a wall stays
+        ahead = np.stack([cell] * 4, axis=-1)  # left, up, right, down; a wall keeps the agent in its cell
         beside, below = rng.random((size, size - 1)) >= wall, rng.random((size - 1, size)) >= wall
         ahead[:, 1:, 0] = np.where(beside, cell[:, :-1], cell[:, 1:])
         ahead[:, :-1, 2] = np.where(beside, cell[:, 1:], cell[:, :-1])
