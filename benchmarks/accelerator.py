@@ -1,4 +1,4 @@
-"""Agent-steps per second of FedHSA on the device JAX finds, with fused kernels and without, and how near the limit."""
+"""Agent-steps per second of FedHSA on the device JAX finds, with and without fused kernels, next to the limit."""
 
 import json
 import time
@@ -18,7 +18,7 @@ from machine import RESULTS
 
 H = 10
 REPETITIONS = 50
-"""How often a single kernel runs in a measurement of it."""
+"""The number of runs of a single kernel in its measurement."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Accelerator:
     plain: bool = True
     """measure the plain steps as well"""
     quick: bool = False
-    """tiny problems, to see whether everything works"""
+    """tiny problems, to check that everything works"""
     out: Path = RESULTS
     """the folder to write to"""
 
@@ -74,7 +74,7 @@ class Accelerator:
 
 
 def agent_steps_per_second(problem: fh.Problem, dtype: str, seeds: int, step_size: float, rounds: int):
-    """The speed of the second of two calls, which compiles nothing, and the seconds that the first one compiled."""
+    """Returns the speed of the second of two calls, which compiles nothing, and the compilation time of the first."""
     compiled, timings = 0.0, {}
     for factor in (1.0, 1.01):
         algorithm = fh.FedHSA(step_size * factor, local_steps=H)
@@ -85,22 +85,23 @@ def agent_steps_per_second(problem: fh.Problem, dtype: str, seeds: int, step_siz
 
 
 def least_bytes(problem: fh.Problem, dtype: str, seeds: int) -> int:
-    """What a round of TD must move between its kernels: operators (written once, read twice) and parameters (once each)
-    of all agents, and for each observation random words, states, the states after them and rewards, once each way."""
+    """Returns the bytes that a round of TD must move between its kernels: all agents' operators (written once, read
+    twice) and parameters (once each), and each observation's random words, states, next states and rewards (once each
+    way)."""
     number = 4 if dtype == "float32" else 8
     of_agent = 5 * problem.dim * number + 2 * H * (4 * 4 + number)
     return problem.num_agents * seeds * of_agent
 
 
 def copy_bandwidth(size: int = 2**28) -> float:
-    """Bytes per second that a large copy reads and writes on this device."""
+    """Returns the bytes per second that a large copy reads and writes on this device."""
     x = jnp.zeros(size // 4, jnp.float32)
     repeated = jax.jit(lambda x: jax.lax.fori_loop(0, REPETITIONS, lambda _, x: x + 1, x))
     return 2 * size * REPETITIONS / seconds(repeated, x)
 
 
 def local_phase_alone(problem: fh.Problem, dtype: str, seeds: int) -> float | None:
-    """Agent-steps per second of the hand-written kernel of local steps by itself, with all observations given."""
+    """Returns the agent-steps per second of the hand-written kernel of local steps alone, for given observations."""
     backend = kernels.backend_of(jax.devices()[0].platform)
     if backend is None:
         return None
@@ -127,7 +128,7 @@ def local_phase_alone(problem: fh.Problem, dtype: str, seeds: int) -> float | No
 
 
 def seconds(function: Callable, *arguments: Any) -> float:
-    """How long the second call takes."""
+    """Returns the run time of the second call."""
     jax.block_until_ready(function(*arguments))
     began = time.perf_counter()
     jax.block_until_ready(function(*arguments))
@@ -135,7 +136,7 @@ def seconds(function: Callable, *arguments: Any) -> float:
 
 
 def sentence(row: dict) -> str:
-    """One row as it is printed."""
+    """Returns one row as a printed line."""
     text = f"{row['problem']}, {row['dtype']}, seeds {row['seeds']}: {row['speed']:.3g} agent-steps a second"
     if "plain" in row:
         text += f", {row['speed'] / row['plain']:.2f} times the plain steps"
@@ -147,7 +148,7 @@ def sentence(row: dict) -> str:
 
 
 def markdown(rows: list[dict], device: str) -> str:
-    """The rows as a table."""
+    """Returns the rows as a table."""
     lines = [f"Agent-steps per second of FedHSA, H = {H}, on {device}.", ""]
     lines.append("| problem | dtype | seeds | fedhsa | plain steps | ratio | share of bandwidth | local steps alone |")
     lines.append("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")

@@ -1,4 +1,4 @@
-"""What many agents cost: building problems, and running FedHSA on up to a million of them, in fresh processes."""
+"""The cost of many agents: building problems, and running FedHSA on up to a million agents, in fresh processes."""
 
 import contextlib
 import json
@@ -59,7 +59,7 @@ if rounds:
     found |= {"round_wall": run(2 * step) / rounds, "round_cpu": (cpu() - used) / rounds, "peak": peak()}
 print(json.dumps(found))
 """
-"""Builds a problem, may run a few rounds, and prints what that took; another step size compiles nothing."""
+"""Builds a problem, optionally runs a few rounds, and prints time and memory; a new step size compiles nothing."""
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,13 @@ class Settings:
     then: tuple[int, ...] = (1_000, 10_000)
     """numbers of agents that the other revision builds the quadratic problem with; a tenth or less for the others"""
     quick: bool = False
-    """few agents, to see whether everything works"""
+    """few agents, to check that everything works"""
     out: Path = RESULTS
     """the folder to write to"""
 
 
 def measure(source: Path, name: str, agents: int, rounds: int = 0) -> dict:
-    """What building took and, for `rounds`, a round, in a fresh process with this revision of the package."""
+    """Measures building and, with `rounds`, a round, in a fresh process with this revision of the package."""
     command = [sys.executable, "-W", "ignore", "-c", WORKER, name, str(agents)]
     numbers = [str(LOCAL_STEPS), str(rounds), str(STEP_SIZE)]
     env = os.environ | {"PYTHONPATH": str(source), "JAX_PLATFORMS": "cpu"}
@@ -125,7 +125,7 @@ def main(settings: Settings) -> None:
     before = []
     with other(Revisions(against=settings.against)) if settings.then else contextlib.nullcontext() as old:
         for agents in track(settings.then, "before"):
-            # Beyond a few hundred agents the other revision finds no balanced kernel for some of the finite sum.
+            # Beyond a few hundred agents the other revision has no balanced kernel for some agents of the finite sum.
             sizes = {"quadratic": agents, "td": max(2, agents // 10), "finite-sum": max(2, min(agents // 10, 100))}
             for name, size in sizes.items():
                 sides = [measure(side, name, size) for side in (old or new, new)]

@@ -1,4 +1,4 @@
-"""What one agent-step of every algorithm costs, next to FedHSA's and to what its work implies."""
+"""The cost of one agent-step of every algorithm, next to FedHSA's cost and to the cost that its work implies."""
 
 import json
 import statistics
@@ -17,12 +17,12 @@ from fedhsa import problems, tree
 from machine import RESULTS, load, machine
 
 SETTINGS = {
-    "FedLin": "FedLin(step_size=0.3)",  # its step is shared out among the local steps
+    "FedLin": "FedLin(step_size=0.3)",  # its step size is divided among the local steps
     "MCSAG": "MCSAG(num_components=4)",
     "MomentumSA": "MomentumSA(beta=0.5)",
     "MultilevelSA": "MultilevelSA(samples=10)",
 }
-"""How algorithms are made that need more than a step and local steps, or another step."""
+"""Constructors of algorithms that need more than a step size and local steps, or a different step size."""
 FINITE_SUMS_ONLY = ("MCSAG",)
 
 
@@ -32,16 +32,16 @@ class Settings:
 
     problems: tuple[str, ...] = ("TD", "finite sum")
     seconds: float = 1.0
-    """how long each measurement should take"""
+    """the duration of each measurement"""
     repetitions: int = 3
-    """how often each measurement is made; medians are reported"""
+    """the number of repetitions; medians are reported"""
     seeds: int = 16
     local_steps: int = 10
     """H"""
     only: tuple[str, ...] = ()
-    """some algorithms only; FedHSA is always among them"""
+    """a subset of the algorithms; FedHSA is always included"""
     quick: bool = False
-    """tiny problems and short measurements, to see whether everything works"""
+    """tiny problems and short measurements, to check that everything works"""
     out: Path = RESULTS
     """the folder to write to"""
 
@@ -65,7 +65,7 @@ def contenders(name: str, problem: fedhsa.Problem, settings: Settings) -> dict[s
 
 
 def traffic(problem: fedhsa.Problem, algorithm: fedhsa.AbstractAlgorithm) -> float:
-    """Bytes an agent-step moves besides its evaluations: memory read and written, messages and replies."""
+    """Returns the bytes that an agent-step moves in addition to its evaluations: memory, messages and replies."""
     _, memory = algorithm.init(jnp.zeros(problem.dim))
     cost = fedhsa.cost(problem, algorithm)
     exchanges = len(algorithm.exchanges)
@@ -74,7 +74,7 @@ def traffic(problem: fedhsa.Problem, algorithm: fedhsa.AbstractAlgorithm) -> flo
 
 
 def bandwidth() -> float:
-    """Bytes per second of a copy that does not fit in any cache."""
+    """Returns the bytes per second of a copy that does not fit in any cache."""
     source, best = np.ones(2**25), np.inf
     target = np.empty_like(source)
     for _ in range(5):
@@ -85,9 +85,9 @@ def bandwidth() -> float:
 
 
 def run(problem, algorithm, samples: int, step: float, settings: Settings) -> tuple[float, float]:
-    """Microseconds per agent-step, and seconds of compilation; the error is recorded ten times."""
+    """Returns microseconds per agent-step, and seconds of compilation; the error is recorded ten times."""
     rounds = max(10, round(samples / algorithm.block_length / 10) * 10)
-    algorithm = fedhsa.algorithms.scaled(algorithm, step)  # another step compiles nothing
+    algorithm = fedhsa.algorithms.scaled(algorithm, step)  # a new step size compiles nothing
     result = fedhsa.simulate(
         problem, algorithm, rounds=rounds, every=rounds // 10, seeds=settings.seeds, progress=False
     )
@@ -105,7 +105,7 @@ def measure(name: str, settings: Settings) -> list[dict]:
     for n, a in algorithms.items():
         per_step[n], compiling[n] = run(problem, a, 100, 1.0, settings)
     times: dict[str, list[float]] = {n: [] for n in algorithms}
-    for repetition in range(settings.repetitions):  # in turns, so that noise hits all alike
+    for repetition in range(settings.repetitions):  # interleaved, so that noise affects all equally
         for n, a in algorithms.items():
             samples = settings.seconds * 1e6 / (per_step[n] * problem.num_agents * settings.seeds)
             times[n].append(run(problem, a, int(samples), 1 - 0.01 * (repetition + 1), settings)[0])

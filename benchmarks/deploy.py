@@ -1,4 +1,4 @@
-"""What an exchange costs by messages: in memory, over gRPC, on Ray, on Flower, next to bare ones of the same size."""
+"""The cost of an exchange by messages in memory, over gRPC, on Ray and on Flower, next to bare messages."""
 
 import contextlib
 import functools
@@ -42,16 +42,16 @@ class Settings:
     """Times exchanges of FedHSA with 10 local steps and writes deploy.json."""
 
     actors: int = 4
-    """how many processes, or sites in memory"""
+    """the number of processes, or of sites in memory"""
     seconds: float = 8.0
-    """how long each case is measured, after its programs are compiled"""
+    """the duration of each case's measurement, after its programs are compiled"""
     flower_rounds: int = 6
-    """how many rounds, and bare exchanges, Flower's own nodes make, twice each; ours make five times as many"""
+    """rounds, and bare exchanges, of Flower's own nodes, twice each; our nodes run five times this number"""
     local_steps: int = 10
     only: tuple[Literal["grpc", "ray", "flower", "stock"], ...] = ("grpc", "ray", "flower", "stock")
-    """what to measure; stock stands for Flower's own nodes, which take long"""
+    """the cases to measure; stock means Flower's own nodes, which take long"""
     quick: bool = False
-    """the smallest cases and short measurements, to see whether everything works"""
+    """the smallest cases and short measurements, to check that everything works"""
     out: Path = RESULTS
     """the folder to write to"""
 
@@ -73,9 +73,9 @@ class Case:
 
 
 GRPC = [(Case(1, 10), 1), (Case(1, 10), 3), (Case(1, 10_000), 3), (Case(1, 10), 10)]
-"""What is measured over gRPC, and with how many nodes."""
+"""The cases over gRPC, and their numbers of nodes."""
 FLOWER = [(1, Case(1, 10), False), (3, Case(1, 10), False), (10, Case(1, 10), False), (1, Case(1, 10), True)]
-"""What is measured on Flower: with how many nodes, and whether they are Flower's own."""
+"""The cases on Flower: the number of nodes, and whether they are Flower's own."""
 CASES = [Case(1, 10), Case(100, 10), Case(10_000, 10), Case(1, 10_000), Case(100, 10_000)]
 
 
@@ -98,7 +98,7 @@ class Stopwatch:
 
 
 class TimedActor(on_ray.SiteActor):
-    """A site that says where its time went."""
+    """A site that reports the time of each stage."""
 
     def __init__(self, given: bytes):
         super().__init__(given)
@@ -117,7 +117,7 @@ class TimedActor(on_ray.SiteActor):
         return reply
 
     def times(self) -> bytes:
-        """The means of an answer's stages since this was asked last, as JSON."""
+        """Returns the mean times of a reply's stages since the last call, as JSON."""
         names = ("answer", *STAGES)
         means = {name: statistics.fmean(sample.get(name, 0.0) for sample in self.samples) for name in names}
         self.samples = []
@@ -125,7 +125,7 @@ class TimedActor(on_ray.SiteActor):
 
 
 class BareActor:
-    """What Ray does with a message without us: bytes there, as many bytes back as our replies have."""
+    """A baseline on Ray alone: bytes are sent, and replies have the size of ours."""
 
     def __init__(self, sizes: bytes):
         self.replies = {asked: bytes(size) for asked, size in json.loads(sizes)}
@@ -135,7 +135,7 @@ class BareActor:
 
 
 class Measured(AbstractTransport):
-    """A transport that notes how long it took and how large the messages were."""
+    """A transport that records its time and the sizes of the messages."""
 
     def __init__(self, inner: AbstractTransport):
         self.inner, self.seconds = inner, 0.0
@@ -165,7 +165,7 @@ def shards(plan: Plan, actors: int) -> list[list[int]]:
 
 
 def blocks(server: Server, transport: Measured, settings: Settings, between: Callable[[], None]) -> dict[str, float]:
-    """Runs blocks of rounds for some time; medians over the blocks of the seconds per exchange."""
+    """Runs blocks of rounds for some time; returns medians over the blocks of the seconds per exchange."""
     per_round = len(server.schemas[0])
     server.run(3)  # compiles
     between()
@@ -182,7 +182,7 @@ def blocks(server: Server, transport: Measured, settings: Settings, between: Cal
 
 
 def wire_ratio(server: Server, transport: Measured) -> float:
-    """The bytes of a round's messages over those of the arrays in them."""
+    """Returns the bytes of a round's messages relative to the bytes of the arrays in them."""
     sent = sum(len(data) for side in (transport.requests, transport.replies) for batch in side for data in batch)
     return sent / sum(schema.num_bytes for site in server.schemas for _, *both in site for schema in both)
 
@@ -212,7 +212,7 @@ def in_memory(case: Case, settings: Settings) -> dict[str, Any]:
 
 
 def on_ray_actors(case: Case, settings: Settings) -> dict[str, Any]:
-    """Ours and bare messages in turns, so that both meet the same neighbours."""
+    """Measures our messages and bare messages in turns, so that other load on the machine affects both equally."""
     ray, plan = on_ray.import_ray(), case.plan(settings)
     with tempfile.TemporaryDirectory() as name:
         folder, parts = pathlib.Path(name), shards(plan, settings.actors)
@@ -240,7 +240,7 @@ def on_ray_actors(case: Case, settings: Settings) -> dict[str, Any]:
                 echo.extend(made.remote(json.dumps(sizes).encode()) for _ in range(settings.actors))
             seconds = bare_exchanges(ray, echo, sizes)
             inside = [json.loads(t) for t in ray.get([actor.times.remote() for actor in inner.actors.values()])]
-            if not first:  # which compiled and started
+            if not first:  # the first one compiles and starts
                 bare.append(seconds)
                 stages.extend(inside)
 
@@ -263,7 +263,7 @@ def on_ray_actors(case: Case, settings: Settings) -> dict[str, Any]:
 
 
 def bare_exchanges(ray: Any, echo: list[Any], sizes: list[tuple[int, int]]) -> float:
-    """Seconds per exchange of messages as large as ours that nobody looks at."""
+    """Returns the seconds per exchange of unread messages with the size of ours."""
     began = time.perf_counter()
     for _ in range(3):
         for asked, _ in sizes:
@@ -271,7 +271,7 @@ def bare_exchanges(ray: Any, echo: list[Any], sizes: list[tuple[int, int]]) -> f
     return (time.perf_counter() - began) / 3 / len(sizes)
 
 
-# A node that answers with as many bytes as ours, and does nothing else.
+# A node whose replies have the size of ours, and which does nothing else.
 BARE_NODE = """
 import json, queue, sys
 import grpc
@@ -285,7 +285,7 @@ for data in grpc.secure_channel(address, secret).stream_stream("/Bare/Join")(ite
 
 
 class BareGrpc:
-    """What gRPC does with messages without us: the same keys, streams and sizes, and nobody looks at anything."""
+    """A baseline on gRPC alone: the same keys, streams and sizes, with unread messages."""
 
     def __init__(self, keys: Path, sites: int, sizes: list[tuple[int, int]]):
         import grpc
@@ -313,7 +313,7 @@ class BareGrpc:
             time.sleep(0.05)
 
     def exchanges(self, count: int = 10) -> float:
-        """Seconds per exchange."""
+        """Returns the seconds per exchange."""
         began = time.perf_counter()
         for _ in range(count):
             for asked, _ in self.sizes:
@@ -333,9 +333,9 @@ class BareGrpc:
 
 
 def over_grpc(case: Case, settings: Settings) -> dict[str, Any]:
-    """Ours and bare messages in turns: nodes as processes of this machine, encrypted, with keys."""
+    """Measures our messages and bare messages in turns: nodes are processes of this machine, encrypted, with keys."""
     plan, listen = case.plan(settings), f"127.0.0.1:{free_port()}"
-    agent = ["--agent", str(plan.agent), "--no-sync"]  # how long a disk takes is the disk's
+    agent = ["--agent", str(plan.agent), "--no-sync"]  # the disk's time is not measured
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         with LocalNodes(settings.actors, listen, arguments=lambda number: agent, logs=folder / "logs") as nodes:
@@ -418,7 +418,7 @@ exchanges = {exchanges}
 
 
 def on_flower_nodes(nodes: int, case: Case, settings: Settings, stock: bool = False) -> dict[str, Any]:
-    """A SuperLink behind its gate and nodes on loopback; with Flower's own nodes by turns with bare messages."""
+    """Measures a SuperLink behind its gate and nodes on loopback; Flower's own nodes alternate with bare messages."""
     from fedhsa.deploy.flower.network import Network
     from fedhsa.deploy.flower.write import write_app
 
@@ -442,7 +442,7 @@ def on_flower_nodes(nodes: int, case: Case, settings: Settings, stock: bool = Fa
             events = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
             events = [event for event in events if event["event"] == "round"]
             seconds = [event["seconds"] / exchanges for event in events]
-            first.append(seconds[0])  # in which the nodes say who they are, load and compile
+            first.append(seconds[0])  # the nodes register, load and compile in it
             ours += seconds[1:]
             payload = nodes * exchanges * 8 * case.dim
             sent.append((events[-1]["bytes_down"] + events[-1]["bytes_up"]) / 2 / payload)
@@ -455,7 +455,7 @@ def on_flower_nodes(nodes: int, case: Case, settings: Settings, stock: bool = Fa
 
 
 def bare_app(folder: pathlib.Path, nodes: int, case: Case, exchanges: int) -> pathlib.Path:
-    """An app whose messages have the size of ours, and say nothing."""
+    """Writes an app whose messages have the size of ours and no content."""
     package = folder / "bare"
     package.mkdir(parents=True, exist_ok=True)
     (package / "__init__.py").touch()
@@ -489,7 +489,7 @@ def main(settings: Settings) -> None:
         began = load()
         rows.append(over_grpc(case, replace(settings, actors=sites)) | {"load": [began, load()]})
         show(rows[-1:], console)
-    cores = replace(settings, actors=count_cores())  # as many actors as `fedhsa deploy ray` starts
+    cores = replace(settings, actors=count_cores())  # the number of actors that `fedhsa deploy ray` starts
     on_cluster = on_ray.private_ray(max(settings.actors, cores.actors))
     with on_cluster if "ray" in settings.only else contextlib.nullcontext():
         for case, given in [(CASES[0], cores), *((case, settings) for case in cases)] * ("ray" in settings.only):

@@ -1,7 +1,7 @@
-"""A long run over a real network whose nodes are killed, paused and started again, and whose server is killed too.
+"""A long run over a real network whose nodes are killed, paused and restarted, and whose server is killed too.
 
-The nodes are processes started by their command, as users start them. The result is compared, bit by bit, with that of
-the same run in one process without faults.
+The nodes are processes started by their command, as users start them. The result is compared, bit by bit, with the
+result of the same run in one process without faults.
 """
 
 import contextlib
@@ -37,11 +37,11 @@ class Settings:
     rounds: int = 1000
     dim: int = 10
     kills: int = 20
-    """how many nodes are killed (SIGKILL) and started again up to three seconds later"""
+    """the number of nodes that are killed (SIGKILL) and restarted up to three seconds later"""
     pauses: int = 20
-    """how many nodes are stopped for up to three seconds (SIGSTOP, SIGCONT)"""
+    """the number of nodes that are stopped for up to three seconds (SIGSTOP, SIGCONT)"""
     server_kills: int = 2
-    """how often the server is killed and resumed"""
+    """the number of times that the server is killed and resumed"""
     secure: bool = False
     """with secure aggregation"""
     seed: int = 0
@@ -57,19 +57,19 @@ class Settings:
 
 
 class Federation(Protocol):
-    """What the faults are done to."""
+    """A federation that is subjected to faults."""
 
     def start_node(self, number: int) -> None: ...
     def kill_node(self, number: int) -> None: ...
     def pids(self) -> dict[int, int]:
-        """The processes of the nodes that run."""
+        """Returns the processes of the running nodes."""
         ...
 
     def start_server(self, resume: bool) -> None: ...
     def kill_server(self) -> None: ...
     def server_pids(self) -> list[int]: ...
     def ended(self) -> int | None:
-        """How the server has ended, or None while it runs."""
+        """Returns the server's exit status, or None while it runs."""
         ...
 
 
@@ -112,7 +112,7 @@ class OnGrpc:
 
 
 class OnFlower:
-    """A SuperLink behind its gate, the server's app in it, and nodes that ask the gate for messages."""
+    """A SuperLink behind its gate, the server's app in it, and nodes that request messages from the gate."""
 
     def __init__(self, settings: Settings, folder: Path, network: Any):
         self.settings, self.folder, self.network = settings, folder, network
@@ -179,18 +179,18 @@ def federation(settings: Settings, folder: Path) -> Iterator[Federation]:
 
 
 def rounds_done(folder: Path) -> int:
-    """How many rounds are done, by the end of the log, which grows long."""
+    """Returns the number of finished rounds, from the end of the log, since the log grows long."""
     with contextlib.suppress(FileNotFoundError), open(folder / "run" / "log.jsonl", "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 2**16))
         for line in reversed(file.read().splitlines()):
             if b'"event": "round"' in line and line.endswith(b"}"):
-                with contextlib.suppress(ValueError):  # the first line may be cut
+                with contextlib.suppress(ValueError):  # the first line may be truncated
                     return int(json.loads(line)["round"])
     return 0
 
 
 def memory(pids: list[int]) -> float:
-    """Megabytes of these processes: their own, and their shares of what they share."""
+    """Returns the memory of these processes in megabytes: private memory and their parts of shared memory."""
     total = 0
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -200,7 +200,7 @@ def memory(pids: list[int]) -> float:
 
 
 def schedule(settings: Settings) -> list[tuple[int, str]]:
-    """What happens after which round: kills and pauses at random, the server's kills evenly."""
+    """Returns the events and their rounds: random kills and pauses of nodes, evenly spaced kills of the server."""
     chance, last = random.Random(settings.seed), max(2, int(0.9 * settings.rounds))
     events = [(chance.randrange(1, last), "kill") for _ in range(settings.kills)]
     events += [(chance.randrange(1, last), "pause") for _ in range(settings.pauses)]
@@ -211,7 +211,7 @@ def schedule(settings: Settings) -> list[tuple[int, str]]:
 
 
 def endure(found: Federation, settings: Settings, folder: Path) -> dict[str, Any]:
-    """Lets it all happen, and gives the numbers."""
+    """Runs the federation with all faults, and returns the measurements."""
     chance, todo, later = random.Random(settings.seed + 1), schedule(settings), []
     began = shown = time.monotonic()
     happened = {"kill": 0, "pause": 0, "server": 0}
@@ -256,7 +256,7 @@ def wake(pid: int) -> None:
 
 
 def compare(settings: Settings, folder: Path) -> dict[str, Any]:
-    """The result beside that of the same run in one process without faults, and that of `simulate`."""
+    """Compares the result with the same run in one process without faults, and with `simulate`."""
     (result,) = fh.load(folder / "run").values()
     plan, rounds = settings.plan, settings.rounds
     plain = deploy.in_memory(plan, folder / "plain").run(rounds)

@@ -1,7 +1,7 @@
-"""How long a newcomer waits: for help, for the lists, for the package, for a compiled program, for the first figure.
+"""Waiting times of a new user: for help, the lists, the package, a compiled program and the first figure.
 
-Everything is measured in processes of its own, in turns. Reported are medians of two times: how long a processor was
-busy with it, and how long it took by the clock, which other programs on the machine change much more.
+Everything is measured in separate processes, in turns. The benchmark reports medians of the processor time and of the
+wall-clock time; other programs on the machine change the wall-clock time much more.
 """
 
 import json
@@ -36,18 +36,18 @@ print(json.dumps({{"cpu": time.process_time() - began, "wall": result.timings["c
 
 @dataclass(frozen=True)
 class Settings:
-    """Times what a user waits for in fresh processes and writes first_figure.json."""
+    """Measures a user's waiting times in fresh processes and writes first_figure.json."""
 
     repetitions: int = 3
-    """how often everything is measured; medians are reported"""
+    """the number of measurements; medians are reported"""
     quick: bool = False
-    """once only, and a small problem to compile for"""
+    """one measurement, with a small problem to compile"""
     out: Path = RESULTS
     """the folder to write to"""
 
 
 def measure(words: list[str], environment: dict[str, str]) -> dict[str, float]:
-    """Seconds of a processor and on the clock that a process takes, from its start to its end."""
+    """Returns the processor time and the wall-clock time of a process, in seconds."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     process = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
     wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -58,7 +58,7 @@ def measure(words: list[str], environment: dict[str, str]) -> dict[str, float]:
 
 
 def run(cache: Path | None, environment: dict[str, str]) -> dict[str, float]:
-    """`fedhsa run` into a folder of its own, with programs kept in `cache` or not at all."""
+    """Runs `fedhsa run` into a separate folder, with compiled programs stored in `cache` or not stored."""
     with tempfile.TemporaryDirectory() as folder:
         extra = ["--no-cache"] if cache is None else []
         found = measure([COMMAND, *RUN, folder, *extra], environment | {"XDG_CACHE_HOME": str(cache or folder)})
@@ -68,7 +68,7 @@ def run(cache: Path | None, environment: dict[str, str]) -> dict[str, float]:
 
 
 def once(cache: Path, quick: bool) -> dict[str, dict[str, float]]:
-    """Everything once. Users have compiled Python files, and no settings of ours."""
+    """Measures everything once. Users have compiled Python files, and none of our settings."""
     drop = ("PYTHONDONTWRITEBYTECODE", "JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
     environment = {name: value for name, value in os.environ.items() if name not in drop}
 

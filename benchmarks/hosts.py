@@ -1,4 +1,4 @@
-"""How much faster two processes with a core each are than one process with one core, for seeds and for agents."""
+"""The speed-up of two processes with one core each over one process with one core, for seeds and for agents."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from rich.console import Console
 from machine import RESULTS, load, machine
 
 EVERY = 10
-"""Rounds between two records; another number would be another program."""
+"""The number of rounds between two records; a different number would be a different program."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class Settings:
     """Runs the same simulations alone and in two processes, in turns, and writes hosts.json."""
 
     seconds: float = 3.0
-    """how long each measurement should take for one process, in processor time"""
+    """the duration of each measurement for one process, in processor time"""
     repetitions: int = 7
-    """how often each is made; the best of each side counts, as others may be using the machine"""
+    """the number of repetitions; the best of each side counts, as others may be using the machine"""
     only: tuple[str, ...] = ()
-    """names of some of the simulations, instead of all"""
+    """the names of the simulations to run; by default all"""
     quick: bool = False
-    """tiny problems and short measurements, to see whether everything works"""
+    """tiny problems and short measurements, to check that everything works"""
     out: Path = RESULTS
     """the folder to write to"""
 
@@ -44,7 +44,7 @@ class Work:
     seeds: int
     local_steps: int = 10
     each: bool = False
-    """Whether every process has so many seeds, or all of them together."""
+    """Whether each process has this number of seeds, or all processes together."""
 
 
 WORK = [
@@ -57,7 +57,7 @@ QUICK = [Work("seeds each", 4, 3, 2, 2, each=True), Work("seeds", 4, 3, 4, 2), W
 
 
 class Team:
-    """Processes that wait for work, each on a core of its own."""
+    """Processes that wait for work, each on a separate core."""
 
     def __init__(self, count: int, cores: list[int]):
         from fedhsa.engine.hosts import free_port
@@ -72,7 +72,7 @@ class Team:
         ]
 
     def do(self, work: Work, rounds: int) -> dict[str, float]:
-        """The seconds that the slowest takes, and the processor seconds of all together."""
+        """Returns the seconds of the slowest process, and the processor seconds of all together."""
         for member in self.members:
             print(json.dumps([asdict(work), rounds]), file=member.stdin, flush=True)
         lines = [next(line for line in member.stdout or () if line.startswith("{")) for member in self.members]
@@ -88,7 +88,7 @@ class Team:
 
 
 def member(where: str, count: int, index: int, core: int) -> None:
-    """What each process does: simulate what it is told, and say how long it took."""
+    """Runs in each process: simulates the requested work and reports its run time."""
     os.sched_setaffinity(0, [core])
     import fedhsa
 

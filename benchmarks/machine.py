@@ -1,4 +1,4 @@
-"""What a measurement was made on, for the files it is written to."""
+"""The machine of a measurement, for the files that the measurement is written to."""
 
 import os
 import platform
@@ -24,12 +24,12 @@ def cores() -> int:
 
 
 def load() -> float:
-    """How many processes have wanted a core during the last minute."""
+    """Returns the average number of processes that required a core during the last minute."""
     return os.getloadavg()[0]
 
 
 def _processor() -> str:
-    """The processor's name; Linux on ARM gives the number of the part only."""
+    """Returns the processor's name; Linux on ARM reports the part number only."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,8 +1,8 @@
-"""FedHSA hand-written in Numba: the yardstick for what a native kernel can do on this machine.
+"""FedHSA hand-written in Numba: a reference for the speed of a native kernel on this machine.
 
 Each problem has two functions, one per exchange, for a block of agents and a block of seeds: `anchor` adds
 the operators at `theta_bar` to `total`, `local` takes the local steps and adds the displacements to `total`.
-Two drivers share the blocks out to threads, and `kernel(problem, ...)` puts everything together.
+Two drivers distribute the blocks among threads, and `kernel(problem, ...)` combines all parts.
 """
 
 from collections.abc import Callable
@@ -19,9 +19,9 @@ from fedhsa.problems.td import TDAgent
 from machine import cores
 
 CHAINS_TOGETHER = 32
-"""How many chains move together: each waits for memory at every step, so their waits should overlap."""
+"""The number of chains that move together: each waits for memory at every step, so their waits should overlap."""
 SPACING = 8
-"""Words from one thread's random state to the next: a cache line, so that threads do not fight over it."""
+"""Words from one thread's random state to the next: a cache line, so that threads do not share one."""
 
 fast = njit(fastmath=True)
 
@@ -37,14 +37,14 @@ class Block(NamedTuple):
 
 
 class ChainMemory(NamedTuple):
-    """What agents on finite chains carry along."""
+    """The state of agents on finite chains."""
 
     states: np.ndarray
     """The round's trajectories, `(M, H + 1, K)`; the last state is the first of the next round."""
     g: np.ndarray
     """Operators at theta_bar `(M, K, d)`; for TD only their scalar factors `(M, K, 1)`."""
     theta: np.ndarray
-    """Room for each thread, as are the three below."""
+    """Scratch memory for each thread, as are the three fields below."""
     push: np.ndarray
     product: np.ndarray
     order: np.ndarray
@@ -52,14 +52,14 @@ class ChainMemory(NamedTuple):
 
 
 class NoiseMemory(NamedTuple):
-    """What quadratic agents carry along; agents are the last axis."""
+    """The state of quadratic agents; agents are the last axis."""
 
     z: np.ndarray
     """`(K, d, M)`."""
     g: np.ndarray
     """Operators at theta_bar, `(K, d, M)`."""
     theta: np.ndarray
-    """Room for each thread, `(d, M)`, as are the two below."""
+    """Scratch memory for each thread, `(d, M)`, as are the two fields below."""
     push: np.ndarray
     work: np.ndarray
     rng: np.ndarray
@@ -75,7 +75,7 @@ LAYER_AREA = 0.00492867323399
 
 
 def _ziggurat() -> tuple[np.ndarray, np.ndarray]:
-    """Right ends of the layers, from the base up, and the density there."""
+    """Returns the right ends of the layers, from the base up, and the density there."""
     x = np.zeros(LAYERS + 1)
     x[0], x[1] = LAYER_AREA * np.exp(TAIL**2 / 2), TAIL
     for i in range(2, LAYERS):
@@ -118,7 +118,7 @@ def normal(rng):
 
 @njit
 def _edge(rng, layer, x):
-    """The rare case: a point near the curve, or in the tail beyond the base layer."""
+    """Handles the rare case: a point near the curve, or in the tail beyond the base layer."""
     rng, u = uniform(rng)
     if layer > 0:
         return rng, x, DENSITY[layer] + u * (DENSITY[layer + 1] - DENSITY[layer]) < np.exp(-0.5 * x * x)
@@ -132,7 +132,7 @@ def _edge(rng, layer, x):
 
 @njit(inline="always")
 def alias_draw(rng, row):
-    """One draw from a row of an alias table: thresholds in the upper 32 bits, aliases in the lower."""
+    """Draws from a row of an alias table: thresholds in the upper 32 bits, aliases in the lower."""
     rng, word = random_word(rng)
     column = ((word >> uint64(32)) * uint64(len(row))) >> uint64(32)
     entry = row[column]
@@ -142,7 +142,7 @@ def alias_draw(rng, row):
 
 @fast
 def draw_round(table, memory, block):
-    """The states of a round, for all chains of the block."""
+    """Draws the states of a round, for all chains of the block."""
     states, H = memory.states, memory.states.shape[1] - 1
     rng = memory.rng[block.thread * SPACING]
     tile = max(1, CHAINS_TOGETHER // (block.k1 - block.k0))
@@ -184,7 +184,7 @@ def td_move(theta, phi, error, push):
 
 @fast
 def td_move_then_error(theta, phi, error, push, phi_1, phi_2, gamma):
-    """`td_move` and the `td_error` of the step after it, in one pass over theta."""
+    """Computes `td_move` and the `td_error` of the next step, in one pass over theta."""
     next_error = theta.dtype.type(0)
     for j in range(len(theta)):
         moved = theta[j] + (error * phi[j] + push[j])
@@ -225,7 +225,7 @@ def td_local(agents, memory, theta_bar, g_bar, total, eta, block):
 
 @fast
 def start_agent(theta, push, theta_bar, g_bar, scale, g, eta):
-    """The first local step, which is `eta g_bar` for every agent, and the correction of those after it."""
+    """Takes the first local step, which is `eta g_bar` for every agent, and computes the correction of later steps."""
     for j in range(len(theta)):
         theta[j] = theta_bar[j] + eta * g_bar[j]
         push[j] = eta * (g_bar[j] - scale * g[j])
@@ -502,7 +502,7 @@ def kernel(
     threads: int | None = None,
     key: int = 0,
 ) -> Callable[[int, float], np.ndarray]:
-    """A function `run(rounds, step_size)` that continues all seeds and gives their parameters, `(seeds, d)`."""
+    """Returns `run(rounds, step_size)`, which continues all seeds and returns their parameters, `(seeds, d)`."""
     threads = threads or cores()
     setups = {TDAgent: _td, FiniteSumAgent: _finite_sum, QuadraticAgent: _quadratic}
     setup = setups[type(problem.agents)]

@@ -1,4 +1,4 @@
-"""FedHSA as a paper's script would have it: plain Python loops and NumPy, one seed at a time.
+"""FedHSA as in a typical paper's script: plain Python loops and NumPy, one seed at a time.
 
 Each round has two exchanges: every agent replies with its operator at `theta_bar` for the round's first
 observation; then it takes its local steps, corrected by the average of those replies, and `theta_bar` moves
@@ -70,7 +70,7 @@ def quadratic(A, b, Q, noise_std, *, step_size, local_steps, rounds, rng):
 
 
 def finite_sum(A, b, P, *, step_size, local_steps, rounds, rng):
-    """`G_i(theta, j) = -(A_ij theta - b_ij)`, where `j` is the component that the chain is at."""
+    """`G_i(theta, j) = -(A_ij theta - b_ij)`, where `j` is the state of the chain."""
     M, N, d = b.shape
     theta_bar = np.zeros(d)
     component = [rng.choice(N) for _ in range(M)]

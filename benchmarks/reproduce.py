@@ -1,4 +1,4 @@
-"""Where the time of `fedhsa reproduce` goes: CPU seconds of every experiment by phase, from what it writes itself."""
+"""The run time of `fedhsa reproduce`: CPU seconds of every experiment by phase, from its own manifests."""
 
 import contextlib
 import json
@@ -22,20 +22,20 @@ PHASES = ("build", "predict", "simulate", "draw", "other")
 
 @dataclass(frozen=True)
 class Settings:
-    """Runs `fedhsa reproduce`, with nothing compiled before, shows its time by phase and writes reproduce.json."""
+    """Runs `fedhsa reproduce` without compiled programs, shows its time by phase and writes reproduce.json."""
 
     names: tyro.conf.Positional[tuple[str, ...]] = ()
-    """which experiments; by default those of the paper"""
+    """the experiments to run; by default those of the paper"""
     quick: bool = False
     """its quick version"""
     folder: Path | None = None
-    """only shows what an earlier run has left in this folder, such as results"""
+    """only show an earlier run from this folder, such as results"""
     out: Path = RESULTS
     """the folder to write to"""
 
 
 def run(settings: Settings, folder: str) -> dict[str, float]:
-    """Runs the command and waits for its end: seconds on the wall, and of all its processes on their cores."""
+    """Runs the command; returns its wall-clock time and the processor time of all its processes, in seconds."""
     command = [str(Path(sys.executable).with_name("fedhsa")), "reproduce", *settings.names, "--out", folder]
     command += ["--quick"] * settings.quick
     began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -47,7 +47,7 @@ def run(settings: Settings, folder: str) -> dict[str, float]:
 
 
 def read(folder: Path) -> dict[str, dict]:
-    """What every experiment under a folder says about its time, the longest first."""
+    """Returns the times of every experiment under a folder, the longest first."""
     manifests = [json.loads(path.read_text()) for path in folder.rglob("manifest.json")]
     found = {manifest["name"]: manifest["timings"] for manifest in manifests if "timings" in manifest}
     return dict(sorted(found.items(), key=lambda entry: -sum(entry[1]["cpu"].values())))

@@ -1,4 +1,4 @@
-"""Whether `simulate` has become slower since another revision, and what chains that depend on the parameter cost."""
+"""The speed of `simulate` relative to another revision, and the cost of chains that depend on the parameter."""
 
 import contextlib
 import json
@@ -68,7 +68,7 @@ for line in sys.stdin:
     result = fedhsa.simulate(made[name], method, rounds=int(rounds), seeds=8, every=int(rounds))
     print(result.timings["run"], flush=True)
 """
-"""Answers a problem's name, rounds and a step size with the seconds that `simulate` ran; 0 rounds with its program."""
+"""Reads a problem's name, rounds and a step size; prints the seconds of `simulate`, or for 0 rounds its program."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,9 @@ class Settings:
     source: Path | None = None
     """instead, the other revision's `src` folder"""
     turns: int = 9
-    """how often each is timed; the ratio of medians is reported, and its spread over the turns"""
+    """the number of measurements; the ratio of medians and its spread over the turns are reported"""
     seconds: float = 1.5
-    """how long one measurement should take"""
+    """the duration of one measurement"""
     out: Path = RESULTS
     """the folder to write to"""
 
@@ -101,11 +101,11 @@ class Worker:
         )
 
     def time(self, name: str, rounds: int, step: float) -> float:
-        """The seconds of a run."""
+        """Returns the seconds of a run."""
         return float(self._ask(f"{name}|{rounds}|{step}"))
 
     def program(self, name: str) -> str:
-        """A digest of what the machine runs."""
+        """Returns a digest of the compiled program."""
         return self._ask(f"{name}|0|0")
 
     def _ask(self, line: str) -> str:
@@ -117,7 +117,7 @@ class Worker:
 
 @contextlib.contextmanager
 def other(settings: Settings):
-    """The folder of the other revision's package."""
+    """Yields the folder of the other revision's package."""
     if settings.source is not None:
         yield settings.source
         return
@@ -154,7 +154,7 @@ def main(settings: Settings) -> None:
 
 
 def measure(name: str, new: Worker, old: Worker, settings: Settings, other_name: str | None = None) -> dict:
-    """The medians of both sides, in turns, each turn with another step size, which compiles nothing."""
+    """Returns the medians of both sides, measured in turns; each turn has a new step size, which compiles nothing."""
     then_name = other_name or name
     same = new.program(name) == old.program(then_name)
     rounds = 10

@@ -1,4 +1,4 @@
-"""How the CPU time of one round of `fedhsa.simulate` grows with agents, local steps, dimension and seeds."""
+"""The growth of the CPU time of one round of `fedhsa.simulate` with agents, local steps, dimension and seeds."""
 
 import json
 import statistics
@@ -20,7 +20,7 @@ from machine import RESULTS, load, machine
 
 EVERY = 10
 STEP_SIZE = 1e-4
-"""Small, so that no size diverges; it changes nothing in the time."""
+"""A small step size, so that no case diverges; it does not affect the time."""
 LABELS = {"num_agents": "agents $M$", "local_steps": "local steps $H$", "dim": "dimension $d$", "seeds": "seeds"}
 
 
@@ -39,19 +39,19 @@ class Settings:
     seconds: float = 1.0
     """the CPU time of each measurement"""
     repetitions: int = 3
-    """how often each measurement is made; medians are reported"""
+    """the number of repetitions; medians are reported"""
     dtype: str = "float64"
     factors: tuple[float, ...] = (0.25, 0.5, 1, 2, 4)
-    """what each size is multiplied with"""
+    """the factors that each size is multiplied with"""
     quick: bool = False
-    """tiny problems and short measurements, to see whether everything works"""
+    """tiny problems and short measurements, to check that everything works"""
     out: Path = RESULTS
     """the folder to write to"""
 
 
 @dataclass(frozen=True)
 class Family:
-    """A family of problems and the size that all others are compared with."""
+    """A family of problems and the base size that all other sizes are compared with."""
 
     name: str
     problem: Callable[[Size], fedhsa.Problem]
@@ -73,7 +73,7 @@ def families(quick: bool) -> list[Family]:
 
 
 def seconds_per_round(problem: fedhsa.Problem, size: Size, settings: Settings) -> float:
-    """The median CPU time of a round on all cores, without compilation and without the beginning of a run."""
+    """Returns the median CPU time of a round on all cores, without compilation and without the start of a run."""
 
     def run(rounds, step_size=STEP_SIZE):
         algorithm = fedhsa.FedHSA(step_size, local_steps=size.local_steps)
@@ -93,7 +93,7 @@ def seconds_per_round(problem: fedhsa.Problem, size: Size, settings: Settings) -
 
 
 def measure(family: Family, name: str, settings: Settings) -> dict:
-    """The time of a round for all values of the size `name`, and the slope of its growth."""
+    """Returns the time of a round for all values of the size `name`, and the slope of its growth."""
     values = [max(1, round(getattr(family.base, name) * factor)) for factor in settings.factors]
     sizes = [replace(family.base, **{name: value}) for value in values]
     times = [seconds_per_round(family.problem(size), size, settings) for size in sizes]

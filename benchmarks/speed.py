@@ -1,4 +1,4 @@
-"""How fast an agent-step of FedHSA is: NumPy, a hand-written Numba kernel, `simulate` without and with its kernels."""
+"""The speed of an agent-step of FedHSA: NumPy, a hand-written Numba kernel, `simulate` with and without kernels."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ from fedhsa.engine.run import Run
 from machine import RESULTS, cores, load, machine
 
 EVERY = 10
-"""Rounds from one record to the next in `simulate`."""
+"""The number of rounds between two records in `simulate`."""
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,18 @@ class Settings:
     """Times FedHSA on the paper's three problems and writes speed.json and speed.md."""
 
     seconds: float = 2.0
-    """how long each measurement should take"""
+    """the duration of each measurement"""
     repetitions: int = 3
-    """how often each measurement is made; medians are reported"""
+    """the number of repetitions; medians are reported"""
     seeds: tuple[int, ...] = (1, 32)
     dtypes: tuple[str, ...] = ("float64", "float32")
     problems: tuple[str, ...] = ("TD", "quadratic", "finite sum")
     local_steps: int = 10
     """H"""
     clock: Literal["wall", "cpu"] = "wall"
-    """seconds that pass, or seconds of all cores together: these mean something on a busy machine too"""
+    """wall-clock time, or processor time of all cores, which is meaningful on a busy machine too"""
     quick: bool = False
-    """tiny problems and short measurements, to see whether everything works"""
+    """tiny problems and short measurements, to check that everything works"""
     out: Path = RESULTS
     """the folder to write to"""
 
@@ -60,7 +60,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Contender:
-    """Something that can run FedHSA: `run(rounds, step_size)` gives the seconds it took."""
+    """An implementation of FedHSA: `run(rounds, step_size)` returns its run time in seconds."""
 
     method: str
     seeds: int
@@ -70,7 +70,7 @@ class Contender:
     round_step: int = 1
     """rounds must be a multiple of this"""
     threads: int | None = None
-    """how many threads it was told to use"""
+    """the number of threads that it is allowed to use"""
 
 
 def cases(quick: bool) -> list[Case]:
@@ -88,7 +88,7 @@ def cases(quick: bool) -> list[Case]:
 
 
 KERNELS = (False, True) if kernels.backend_of("cpu") else (False,)
-"""Without them, and with them where they are installed."""
+"""The settings without kernels, and with kernels if they are installed."""
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
@@ -141,7 +141,7 @@ def simulate_contender(case: Case, local_steps: int, seeds: int, dtype: str, clo
             spent.append(time.process_time() - began)
             return made
 
-        with mock.patch.object(Run, "advance", timed):  # setting up is not part of a step
+        with mock.patch.object(Run, "advance", timed):  # the set-up is not part of a step
             simulate(rounds, step_size)
         return sum(spent)
 
@@ -150,7 +150,7 @@ def simulate_contender(case: Case, local_steps: int, seeds: int, dtype: str, clo
 
 
 def seconds_per_round(contender: Contender, step_size: float, target: float) -> float:
-    """A first estimate: doubles the number of rounds until they take a tenth of `target`."""
+    """Returns a first estimate: doubles the number of rounds until they take a tenth of `target`."""
     rounds = contender.round_step
     while (seconds := contender.run(rounds, step_size)) < target / 10:
         rounds *= 2
@@ -158,7 +158,7 @@ def seconds_per_round(contender: Contender, step_size: float, target: float) -> 
 
 
 def measure(case: Case, settings: Settings) -> list[dict]:
-    """Microseconds per agent-step of each contender; repetitions are interleaved, so noise hits all alike."""
+    """Returns microseconds per agent-step of each contender; interleaved, so that noise affects all equally."""
     H, name = settings.local_steps, settings.clock
     thread_counts = {1} if settings.quick or name == "cpu" else {1, cores()}
     contenders = [numpy_contender(case, H, CLOCKS[name])]
@@ -169,7 +169,7 @@ def measure(case: Case, settings: Settings) -> list[dict]:
     rounds = [plan_rounds(contender, case, settings) for contender in contenders]
     times: list[list[float]] = [[] for _ in contenders]
     for repetition in range(settings.repetitions):
-        # Another step size each time: `simulate` must not compile again, and nothing can be remembered.
+        # A new step size each time: `simulate` must not recompile, and no result can be cached.
         step_size = case.step_size * (1 - 0.01 * (repetition + 1))
         for contender, count, mine in zip(contenders, rounds, times, strict=True):
             steps = count * contender.seeds * case.problem.num_agents * H
@@ -191,7 +191,7 @@ def measure(case: Case, settings: Settings) -> list[dict]:
 
 
 def plan_rounds(contender: Contender, case: Case, settings: Settings) -> int:
-    """About as many rounds as `settings.seconds` allow."""
+    """Returns the approximate number of rounds that fit in `settings.seconds`."""
     blocks = settings.seconds / seconds_per_round(contender, case.step_size, settings.seconds) / contender.round_step
     return contender.round_step * max(1, round(blocks))
 
@@ -212,10 +212,10 @@ HEADINGS = (
 
 
 def rows(measured: list[dict], settings: Settings) -> list[tuple[str, ...]]:
-    """The table. The NumPy loop runs one seed in float64, and is compared with all."""
+    """Returns the table. The NumPy loop runs one seed in float64, and all contenders are compared with it."""
 
     def best(problem, method, seeds, dtype) -> Any:
-        # The Numba kernel runs on one core and on all: with little work in a round, threads just wait for each other.
+        # The Numba kernel runs on one core and on all: with little work in a round, threads wait for each other.
         asked = (problem, method, seeds, dtype)
         found = [m for m in measured if (m["problem"], m["method"], m["seeds"], m["dtype"]) == asked]
         return min(found, key=lambda m: m["microseconds"], default=None)

@@ -1,4 +1,4 @@
-"""What theory costs: seconds and peak memory of constants and predictions, each in a fresh process."""
+"""The cost of theory: seconds and peak memory of constants and predictions, each in a fresh process."""
 
 import json
 import subprocess
@@ -47,7 +47,7 @@ class Settings:
 
 
 def measure(M: int, S: int, d: int) -> dict:
-    """Seconds per part and the peak memory of one fresh process."""
+    """Returns the seconds per part and the peak memory of one fresh process."""
     script = SCRIPT.format(M=M, S=S, d=d)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return json.loads(done.stdout)

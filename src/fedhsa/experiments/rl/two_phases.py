@@ -71,7 +71,7 @@ class TwoPhases(AbstractStudy):
         return min(self.step_sizes)
 
     def methods(self, step: float, E: int) -> dict[str, AbstractAlgorithm]:
-        """Returns the methods; FedHSA equals `LocalSA` for one local step, and SCAFFLSA runs with the most local steps."""
+        """Returns the methods; FedHSA equals `LocalSA` for one local step, and SCAFFLSA is added for the most steps."""
         found: dict[str, AbstractAlgorithm] = {"LocalSA": LocalSA(step, local_steps=E)}
         if E > 1 and step == self.corrected_step:
             found["FedHSA"] = FedHSA(step, local_steps=E)
