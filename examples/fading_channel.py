@@ -1,9 +1,9 @@
-"""One equaliser for many receivers: each hears the same kind of pilots through its own fading channel.
+"""One equaliser for many receivers: each receives the same kind of pilots through its own fading channel.
 
 A receiver sees samples y_t = sum_l h_l(t) x_{t-l} + noise of known symbols x = +-1; its taps h(t) fade about a mean
-like a Gauss-Markov process, so what it sees is correlated over the coherence time. Together the receivers look for the
-linear equaliser w with the least E[(x_{t-delay} - w . y)^2] on average, to be built into all of them.
-Run `python examples/fading_channel.py`: the figure lands in the current folder.
+like a Gauss-Markov process, so its samples are correlated over the coherence time. Together the receivers find the
+linear equaliser w with the smallest average E[(x_{t-delay} - w . y)^2], for use in all receivers.
+Run `python examples/fading_channel.py`: the figure is written to the current folder.
 """
 
 from typing import ClassVar, NamedTuple
@@ -21,14 +21,14 @@ FADING, NOISE = 0.15, 0.1
 
 
 class Pilots(NamedTuple):
-    """The last samples, newest first, and the symbol to be told from them."""
+    """The last samples, newest first, and the symbol to be estimated from them."""
 
     samples: jax.Array
     symbol: jax.Array
 
 
 class FadingChannel(fh.AbstractSource):
-    """What moves (fading taps, the next symbol, noise), and the last symbols and samples: together a Markov chain."""
+    """A Markov chain of random inputs (fading taps, the next symbol, noise) and the last symbols and samples."""
 
     mean_taps: np.ndarray
     moving: fh.sources.VAR1
@@ -36,14 +36,14 @@ class FadingChannel(fh.AbstractSource):
 
     def init(self, key, /):
         moving = self.moving.init(key)
-        return moving, jnp.zeros(WINDOW + TAPS, moving.dtype), jnp.zeros(WINDOW, moving.dtype)  # nothing was sent yet
+        return moving, jnp.zeros(WINDOW + TAPS, moving.dtype), jnp.zeros(WINDOW, moving.dtype)  # no symbol was sent yet
 
     def step(self, key, state, /):
         moving, normal = self.moving.step(key, state[0])
         return self._observe(moving, normal, state)
 
     def draw(self, keys, state, /):
-        # All random numbers at once: quicker than one by one.
+        # Drawing all random numbers together is faster.
         last, normals = self.moving.draw(keys, state[0])
         state, block = jax.lax.scan(lambda state, normal: self._observe(state[0], normal, state), state, normals)
         return (last, *state[1:]), block
@@ -57,7 +57,7 @@ class FadingChannel(fh.AbstractSource):
 
 
 class Receiver(fh.AbstractAgent):
-    """Least mean squares, (x - w . y) y; its mean is r - R w with moments that are known."""
+    """Least mean squares, (x - w . y) y; its mean is r - R w with known moments."""
 
     source: fh.AbstractSource
     R: np.ndarray
@@ -73,7 +73,7 @@ class Receiver(fh.AbstractAgent):
 
 
 def moments(taps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """E[y y^T] and E[x y]: white symbols see the mean channel, and fading adds to the noise however slow it is."""
+    """Returns E[y y^T] and E[x y]: white symbols pass the mean channel, and fading at any speed adds to the noise."""
     heard = np.zeros((WINDOW, WINDOW + TAPS))  # sample k is sum_l taps_l x_{t-k-l}
     for k in range(WINDOW):
         heard[k, k : k + TAPS] = taps
@@ -81,7 +81,7 @@ def moments(taps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def make_problem(coherence: float) -> fh.Problem:
-    """Receivers in different places; `coherence` is how many symbols a tap remembers."""
+    """Returns receivers in different places; `coherence` is the correlation time of a tap in symbols."""
     rng = np.random.default_rng(0)
     taps = np.array([0.5, 1.0, 0.4]) * rng.uniform(0.2, 1.8, size=(RECEIVERS, TAPS))
     R, r = (np.stack(part) for part in zip(*map(moments, taps), strict=True))
@@ -93,18 +93,18 @@ def make_problem(coherence: float) -> fh.Problem:
 
 
 def misses(problem: fh.Problem, w: np.ndarray) -> float:
-    """E[(x - w . y)^2], the mean over the receivers."""
+    """Returns the mean of E[(x - w . y)^2] over the receivers."""
     R, r = problem.agents.R.mean(0), problem.agents.r.mean(0)  # pyright: ignore[reportAttributeAccessIssue]
     return float(1 - 2 * r @ w + w @ R @ w)
 
 
 def error_of_last(snapshot) -> jax.Array:
-    """The error of the last parameter, where the mean of many is reported."""
+    """Returns the error of the last parameter in runs that report an average."""
     return jnp.sum((snapshot.server.inner.theta - snapshot.theta_star) ** 2)
 
 
 def main() -> None:
-    """Prints what both methods reach in slow and in fast fading, by the last parameter and by the mean of many."""
+    """Prints the errors of both methods in slow and in fast fading, for the last parameter and for the average."""
     algorithms = fh.FedHSA(0.01, local_steps=50), fh.LocalSA(0.01, local_steps=50)
     for name, coherence in ("slow", 100), ("fast", 2):
         problem, results = make_problem(coherence), {}

@@ -1,8 +1,8 @@
 """Policy evaluation across heterogeneous grid worlds: six lakes, each with its own holes and ice.
 
-FedHSA and Local SA learn one value function together. The maps show what every agent's world is worth, what was
-learned, and where it is off; the curves show that Local SA's error is the bias that theory predicts.
-Run `python examples/grid_worlds.py`: the figures land in the current folder.
+`FedHSA` and `LocalSA` each learn one common value function. The maps show the values of every agent's world, the
+learned values and their errors; the curves show that the error of `LocalSA` is the predicted bias.
+Run `python examples/grid_worlds.py`: the figures are written to the current folder.
 """
 
 import numpy as np
@@ -16,29 +16,29 @@ from fedhsa.problems import td
 
 AGENTS, STEP, LOCAL_STEPS = 6, 0.05, 200
 ROUNDS, BURN_IN, SEEDS = 400, 100, 16
-POLICY = np.tile([0.0, 0.5, 0.5, 0.0], (16, 1))  # down or right, by the throw of a coin
+POLICY = np.tile([0.0, 0.5, 0.5, 0.0], (16, 1))  # down or right with equal probability
 METHODS = fh.FedHSA(STEP, LOCAL_STEPS), fh.LocalSA(STEP, LOCAL_STEPS)
 
 
 def make_lakes() -> Model:
-    """Six lakes with maps of their own, and from 0 to 2/3 chance to slip."""
+    """Returns six lakes with different maps, and probabilities of slipping from 0 to 2/3."""
     return make("frozen-lake", {"num_agents": AGENTS, "layout": "own", "slipperiness": 1 / 3})
 
 
 def half_interval(runs: np.ndarray) -> np.ndarray:
-    """Half of the 95 % interval of the mean over seeds."""
+    """Returns half of the 95 % interval of the mean over seeds."""
     return stdtrit(len(runs) - 1, 0.975) * runs.std(0, ddof=1) / np.sqrt(len(runs))
 
 
 def on_grid(lakes: Model, theta: np.ndarray) -> np.ndarray:
-    """The values of all cells, 0 where nobody acts."""
+    """Returns the values of all cells, 0 in terminal cells."""
     values = np.zeros(lakes.num_states)
     values[lakes.decision_states] = theta
     return values
 
 
 def alone(lakes: Model) -> tuple[np.ndarray, np.ndarray]:
-    """What each agent learns by itself from as many steps: RMS errors against its values, and against the average."""
+    """Returns each agent's RMS errors after learning alone: relative to its own values, and to the average."""
     errors, average = [], lakes.values(POLICY).mean(0)
     for agent in range(AGENTS):
         own = lakes.take(agent)
@@ -46,7 +46,7 @@ def alone(lakes: Model) -> tuple[np.ndarray, np.ndarray]:
         method = fh.Averaged(fh.SA(STEP), burn_in=BURN_IN * LOCAL_STEPS)
         options = {"rounds": ROUNDS * LOCAL_STEPS, "every": ROUNDS * LOCAL_STEPS, "record": ("value_error",)}
         run = fh.simulate(problem, method, seeds=SEEDS, **options)
-        chain = own.chain(POLICY)  # where an episode has ended, the next one is at its start
+        chain = own.chain(POLICY)  # a new episode starts where an episode ends
         visits = np.bincount(chain.states[0], fh.sources.FiniteChain(chain.transition).stationary[0], own.num_states)
         far = np.sqrt((run.theta - average[own.decision_states]) ** 2 @ visits[own.decision_states])
         errors.append((run.records["value_error"][:, -1], far))
@@ -54,7 +54,7 @@ def alone(lakes: Model) -> tuple[np.ndarray, np.ndarray]:
 
 
 def main() -> None:
-    """Runs both methods, compares them with theory, prints and draws."""
+    """Runs both methods, compares them with theory, prints the results and draws the figures."""
     lakes = make_lakes()
     problem, true = td.from_model(lakes, POLICY), lakes.values(POLICY)
     predictions = {type(method).__name__: theory.predict(problem, method) for method in METHODS}
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def draw_maps(lakes: Model, problem: fh.Problem, mean: dict, prediction: theory.Prediction) -> None:
-    """The worlds' values, what was learned, and where that is off."""
+    """Draws the worlds' values, the learned values, and their errors."""
     true = lakes.values(POLICY)
     slips = [make_slip(lakes, agent) for agent in range(AGENTS)]
     titles = [f"agent {agent}, slips {slip:.0%}" for agent, slip in enumerate(slips)]
@@ -101,7 +101,7 @@ def draw_maps(lakes: Model, problem: fh.Problem, mean: dict, prediction: theory.
     )
     plots.save(worlds, "grid_worlds")
 
-    ice = make("frozen-lake", {"num_agents": 1, "layout": "random", "frozen": 1.0})  # what all share: start and goal
+    ice = make("frozen-lake", {"num_agents": 1, "layout": "random", "frozen": 1.0})  # the common parts: start and goal
     learned = {name: on_grid(lakes, result.theta.mean(0)) for name, result in mean.items()}
     root = on_grid(lakes, problem.theta_star)
     values = {
@@ -120,12 +120,12 @@ def draw_maps(lakes: Model, problem: fh.Problem, mean: dict, prediction: theory.
 
 
 def make_slip(lakes: Model, agent: int) -> float:
-    """How often an agent slips, read off a step to the right from the start: it stays at the wall, or goes down."""
+    """Returns an agent's probability of slipping, from a step right at the start: it stays at the wall or goes down."""
     return 2 * lakes.transitions[agent, 0, 2, 0]
 
 
 def draw_curves(last: dict, mean: dict, predictions: dict) -> Figure:
-    """The squared distance from the root by rounds: of single rounds, with its floor, and of their average."""
+    """Draws the squared distance from the root against rounds: of single rounds with the floor, and of the average."""
     with plots.style():
         figure = Figure(figsize=(7.0, 2.9), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)

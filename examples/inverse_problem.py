@@ -1,4 +1,4 @@
-"""An inverse problem by alternating minimisation: laboratories look for one object behind unknown lights.
+"""An inverse problem by alternating minimisation: laboratories estimate one object under unknown lights.
 
 Frame n of a laboratory is a matrix Y = x v^T + noise: the object x under the light v, and neither is known. From a
 guess x, alternating minimisation of |Y - x v^T|^2 + a (|x|^2 + |v|^2) solves for the light, then again for the object,
@@ -7,7 +7,7 @@ guess x, alternating minimisation of |Y - x v^T|^2 + a (|x|^2 + |v|^2) solves fo
 
 a map that contracts near its fixed point. The laboratories look for the fixed point of the average of their maps, the
 root of mean_i E[T_i(x)] - x. Frames come in the order of a Markov chain, and each laboratory distorts the object in its
-own way. Run `python examples/inverse_problem.py`: the figure lands in the current folder.
+own way. Run `python examples/inverse_problem.py`: the figure is written to the current folder.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ LABORATORIES, FRAMES, PIXELS, LIGHTS, REGULARISATION = 10, 20, 12, 6, 0.3
 
 
 class Laboratory(fh.AbstractAgent):
-    """G(x, n) = T_n(x) - x for the frame n the chain is at."""
+    """G(x, n) = T_n(x) - x for the current frame n of the chain."""
 
     source: fh.AbstractSource
     frames: np.ndarray
@@ -31,7 +31,7 @@ class Laboratory(fh.AbstractAgent):
 
 
 def make_problem(rng: np.random.Generator) -> tuple[fh.Problem, np.ndarray]:
-    """The laboratories and the object: a bump that each sees in its own light, with a distortion of its own."""
+    """Returns the laboratories and the object: a bump that each sees in its own light, with its own distortion."""
     true = np.exp(-(np.linspace(-2, 2, PIXELS) ** 2)) * np.sqrt(PIXELS) / 2
     seen = true + 0.8 * rng.normal(size=(LABORATORIES, PIXELS))
     lights = rng.uniform(0.2, 1.2, size=(LABORATORIES, 1)) * rng.normal(size=(LABORATORIES, LIGHTS))
@@ -43,7 +43,7 @@ def make_problem(rng: np.random.Generator) -> tuple[fh.Problem, np.ndarray]:
 
 
 def main() -> None:
-    """Prints how the map contracts and what both methods reach; draws the errors."""
+    """Prints the map's contraction factor and the errors of both methods; draws the errors."""
     problem, true = make_problem(np.random.default_rng(1))
     contraction = abs(np.linalg.eigvals(problem.jacobians(problem.theta_star).mean(0) + np.eye(PIXELS))).max()
     print(f"the average map contracts by {contraction:.2f} at its fixed point")

@@ -3,10 +3,10 @@
     python examples/learn_cart_pole.py
     fedhsa deploy demo --agent examples/learn_cart_pole.py:build --dim 10 --step-size 0.02 --local-steps 2 --rounds 3
 
-Every agent has a pole of its own length under a gravity of its own. All of them improve one softmax policy by policy
-gradients: each plays episodes, and only parameters and gradients travel. The first part simulates FedHSA, Local SA and
-one agent alone in JAX; the second runs FedHSA by messages on live Gymnasium environments. What is learned is drawn:
-returns, the policy itself, and a pole that it balances on the planet with the strongest gravity, as an animation.
+Every agent has a different pole length and a different gravity. All agents improve one softmax policy by policy
+gradients: each plays episodes, and only parameters and gradients are sent. The first part simulates `FedHSA`, `LocalSA`
+and one agent alone in JAX; the second runs `FedHSA` by messages on live Gymnasium environments. The example draws the
+returns, the policy, and an animation of a pole that it balances on the planet with the strongest gravity.
 """
 
 import pathlib
@@ -30,7 +30,7 @@ AGENTS, LIVE_AGENTS = 10, 3
 HORIZON, BATCH, DISCOUNT = 200, 4, 0.99
 STEP, LOCAL_STEPS, ROUNDS, SEEDS, EVERY = 0.01, 5, 30, 4, 2
 LIVE_STEP, LIVE_LOCAL_STEPS, LIVE_ROUNDS, LIVE_BATCH = 0.02, 2, 30, 8
-"""Fewer local steps, more episodes: live ones are played where a round begins, and later steps stand elsewhere."""
+"""Fewer local steps and more episodes, since live episodes are played with the parameter at the start of a round."""
 
 POLICY = Categorical(eqx.nn.Linear(4, 2, key=jax.random.key(0)))
 """Logits that are linear in the cart's position and speed and the pole's angle and turning speed."""
@@ -38,13 +38,13 @@ DIM = fh.tree.size(POLICY.start)
 
 
 def physics(number: int, num_agents: int) -> dict[str, float]:
-    """From a short pole on a small planet to a long one on a large planet."""
+    """Returns the physics, from a short pole on a small planet to a long pole on a large planet."""
     part = number / max(1, num_agents - 1)
     return {"gravity": 4.0 + 16.0 * part, "length": 0.2 + 0.8 * part}
 
 
 def make_problem(num_agents: int = AGENTS) -> fh.Problem:
-    """The agents, in an environment written in JAX."""
+    """Returns the agents, in an environment written in JAX."""
     cart_pole, constants = gymnax.make("CartPole-v1")
     planets = [perturbed(constants, **physics(i, num_agents)) for i in range(num_agents)]
     settings = {"horizon": HORIZON, "batch": BATCH, "discount": DISCOUNT}
@@ -52,7 +52,7 @@ def make_problem(num_agents: int = AGENTS) -> fh.Problem:
 
 
 def simulated(problem: fh.Problem) -> dict[str, fh.Result]:
-    """Together with and without correction, and the first agent alone; all are judged on all planets."""
+    """Runs all agents with and without correction, and the first agent alone; all are evaluated on all planets."""
     local, corrected = fh.LocalSA(STEP, LOCAL_STEPS), fh.FedHSA(STEP, LOCAL_STEPS)
     runs = {"FedHSA": (problem, corrected), "LocalSA": (problem, local), "one alone": (problem.take([0]), local)}
     everywhere = {name: problem.agents.recorders()[name]() for name in ("mean_return", "returns")}
@@ -62,7 +62,7 @@ def simulated(problem: fh.Problem) -> dict[str, fh.Result]:
 
 
 def build(context: deploy.AgentContext) -> deploy.Live:
-    """The live agent of this place: its environment, and what it learns from the episodes there."""
+    """Returns the live agent of this node: its environment, and the gradient from its episodes."""
     own = physics(context.number, context.num_agents)
     stream = deploy.GymEpisodes("CartPole-v1", POLICY, horizon=HORIZON, batch=LIVE_BATCH, physics=own)
     agent = policy_gradient.live_agent(POLICY, horizon=HORIZON, batch=LIVE_BATCH, discount=DISCOUNT)
@@ -70,7 +70,7 @@ def build(context: deploy.AgentContext) -> deploy.Live:
 
 
 def live() -> tuple[np.ndarray, np.ndarray]:
-    """The same by messages on Gymnasium: the rounds, and mean returns over the agents after them."""
+    """Runs the agents by messages on Gymnasium; returns the rounds and the agents' mean returns after them."""
     plan = deploy.Plan(
         num_agents=LIVE_AGENTS,
         dim=DIM,
@@ -90,7 +90,7 @@ def live() -> tuple[np.ndarray, np.ndarray]:
 
 
 def live_return(theta: np.ndarray) -> float:
-    """The mean return of the policy on the live agents' planets."""
+    """Returns the mean return of the policy on the live agents' planets."""
     options = {"max_episode_steps": HORIZON}
 
     def chances(seen: np.ndarray) -> np.ndarray:
@@ -101,7 +101,7 @@ def live_return(theta: np.ndarray) -> float:
 
 
 def probabilities(theta: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """How likely the policy pushes left and right, `(..., 2)`."""
+    """Returns the policy's probabilities of pushing left and right, `(..., 2)`."""
     network = fh.tree.unravel_like(POLICY.start)(theta)
     logits = seen @ np.asarray(network.weight).T + np.asarray(network.bias)
     weights = np.exp(logits - logits.max(-1, keepdims=True))
@@ -109,7 +109,7 @@ def probabilities(theta: np.ndarray, seen: np.ndarray) -> np.ndarray:
 
 
 def draw(runs: dict[str, fh.Result], live_runs: tuple[np.ndarray, np.ndarray], theta: np.ndarray) -> Figure:
-    """Returns against rounds, each planet's return, and what the policy does."""
+    """Draws returns against rounds, each planet's return, and the policy."""
     with plots.style():
         figure = Figure(figsize=(9.0, 2.9), layout="constrained")
         left, middle, right = figure.subplots(1, 3)
@@ -137,7 +137,7 @@ def draw(runs: dict[str, fh.Result], live_runs: tuple[np.ndarray, np.ndarray], t
 
 
 def animate(problem: fh.Problem, theta: np.ndarray, path: pathlib.Path, steps: int = 150) -> None:
-    """One episode on the last planet, as an animation."""
+    """Draws one episode on the last planet as an animation."""
     agent = fh.tree.to_device(fh.tree.take(problem.agents, -1), "float32")
     shaped = fh.tree.to_device(fh.tree.unravel_like(POLICY.start)(theta), "float32")
     seen = np.asarray(play(agent.world, agent.policy, shaped, jax.random.key(0), 1, steps).seen[0])
@@ -156,7 +156,7 @@ def animate(problem: fh.Problem, theta: np.ndarray, path: pathlib.Path, steps: i
 
 
 def main() -> None:
-    """Learns, prints what came out, and writes the figure and the animation to the current folder."""
+    """Learns, prints the results, and writes the figure and the animation to the current folder."""
     problem = make_problem()
     runs = simulated(problem)
     for name, run in runs.items():

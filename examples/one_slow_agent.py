@@ -1,7 +1,7 @@
 """One slow chain among many fast ones: does the error follow the slowest agent, or the average?
 
 The paper's bounds grow with the mixing time of the slowest chain, and it asks whether they can be refined. Here 19
-agents draw independently and the last one's chain grows slower and slower. Theory says that the floor follows the
+agents draw independently and the last agent's chain becomes slower. Theory predicts that the floor follows the
 *mean* of the agents' long-run covariances; simulation agrees, and the bound's factor is drawn next to them.
 """
 
@@ -16,7 +16,7 @@ ROUNDS, SEEDS = 500, 60
 
 
 def problem_with(stay: float) -> fh.Problem:
-    """Equal agents that see noise of the same law; the last one's chain stays where it is with chance `stay`."""
+    """Returns equal agents with noise of the same law; the last chain keeps its state with probability `stay`."""
     P = np.full((AGENTS, STATES, STATES), 1 / STATES)
     P[-1] = stay * np.eye(STATES) + (1 - stay) / STATES
     A = np.broadcast_to(np.eye(2), (AGENTS, STATES, 2, 2))

@@ -1,8 +1,8 @@
 """Your own problem: clinics fit one line for their long waiting times together, without sharing a patient.
 
-Each clinic sees its patients in the order of a Markov chain, and alone would find another line. The operator is not
+Each clinic sees its patients in the order of a Markov chain, and would find a different line alone. The operator is not
 affine: it is the gradient of asymmetric squares, which finds expectiles (smooth relatives of quantiles).
-Run `python examples/own_problem.py`: the figure lands in the current folder.
+Run `python examples/own_problem.py`: the figure is written to the current folder.
 """
 
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ CLINICS, PATIENTS, LEVEL = 20, 30, 0.9
 
 
 class Expectile(fh.AbstractAgent):
-    """One clinic: a wait above the line pulls it with weight 0.9, one below with weight 0.1."""
+    """One clinic: a wait above the line pulls it with weight 0.9, a wait below with weight 0.1."""
 
     source: fh.AbstractSource
     inputs: np.ndarray
@@ -28,7 +28,7 @@ class Expectile(fh.AbstractAgent):
 
 
 def make_problem(rng: np.random.Generator) -> fh.Problem:
-    """Clinics with their own lines and chains; at least half of the time a patient is like the one before."""
+    """Returns clinics with different lines and chains; at least half of the patients resemble the previous patient."""
     load = rng.uniform(-1, 1, size=(CLINICS, PATIENTS))
     inputs = np.stack([np.ones_like(load), load], axis=-1)
     lines = np.array([3.0, 1.0]) + rng.normal(size=(CLINICS, 2))

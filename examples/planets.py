@@ -1,7 +1,7 @@
-"""Cart poles on three planets, in the compiled simulation: how far the values are off that agents learn together.
+"""Cart poles on three planets, in the compiled simulation: the error of the values that agents learn together.
 
-The environments are gymnax's, with another gravity and another pole on each planet; the policy takes both actions
-alike. Run `python examples/planets.py`: the figure lands in the current folder.
+The environments are gymnax's, with a different gravity and pole on each planet; the policy takes both actions with
+equal probability. Run `python examples/planets.py`: the figure is written to the current folder.
 """
 
 import gymnax
@@ -15,13 +15,13 @@ from fedhsa.environments import Fourier, perturbed
 from fedhsa.problems import experience
 
 PLANETS = ((3.0, 0.15), (9.8, 0.5), (25.0, 1.5))
-"""Gravity and length of the pole."""
+"""The gravity and the length of the pole."""
 FEATURES = Fourier([-0.5, -1.5, -0.21, -2.5], [0.5, 1.5, 0.21, 2.5], order=1)
 STEP, LOCAL_STEPS, ROUNDS, BURN_IN, SEEDS = 0.2, 50, 200, 50, 8
 
 
 def make_problem() -> fh.Problem:
-    """One agent on each planet, with 64 copies of its pole; the root is that of least-squares TD."""
+    """Returns one agent on each planet, with 64 copies of its pole; the root is the solution of least-squares TD."""
     cart_pole, constants = gymnax.make("CartPole-v1")
     planets = [perturbed(constants, gravity=gravity, length=length) for gravity, length in PLANETS]
     options = {"features": FEATURES, "discount": 0.9, "num_envs": 64, "reference_steps": 400_000}
@@ -41,7 +41,7 @@ class ErrorOfValues:
 
 
 def main() -> None:
-    """Runs both methods, once as they are and once averaged, prints and draws."""
+    """Runs both methods, with and without averaging, prints the results and draws the figure."""
     problem = make_problem()
     recorders, errors = {"values": ErrorOfValues(problem)}, {}
     for method in (fh.FedHSA(STEP, LOCAL_STEPS), fh.LocalSA(STEP, LOCAL_STEPS)):
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def draw(errors: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
-    """Both errors against rounds; averages dashed, from where they begin."""
+    """Draws both errors against rounds; averages are dashed."""
     with plots.style():
         figure = Figure(figsize=(7.2, 3.0), layout="constrained")
         for part, ax in enumerate(figure.subplots(1, 2)):

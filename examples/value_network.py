@@ -1,11 +1,11 @@
-"""Value networks: robots on heterogeneous rings train one small network by TD, and nothing promises that it works.
+"""Value networks: robots on heterogeneous rings train one small network by TD, without a convergence guarantee.
 
 The operator is the semi-gradient (r + discount V(s') - V(s)) grad V(s) of an Equinox MLP, and the parameter is the
 network's arrays, a pytree. This is the paper's third open question: the operator is not monotone, has many roots (the
-hidden units can change places), and distance between parameters says little. So runs are judged by their value
-functions: the root-mean-square distance to V_ref, what the same network learns without noise and in step, and to the
-mean of the true value functions, which is something else. V_ref's parameters stand in for the root.
-Run `python examples/value_network.py`: the figure lands in the current folder.
+hidden units can change places), and distance between parameters says little. So runs are compared by their value
+functions: the root-mean-square distance to V_ref, which the same network learns without noise and with synchronised
+steps, and to the mean of the true value functions, which differs from V_ref. V_ref's parameters replace the root.
+Run `python examples/value_network.py`: the figure is written to the current folder.
 """
 
 from collections.abc import Callable
@@ -44,12 +44,12 @@ class Robot(fh.AbstractAgent):
 
 
 def value_of(theta, x):
-    """The network's value of one state."""
+    """Returns the network's value of one state."""
     return eqx.combine(theta, SKELETON)(x)
 
 
 def make_robots(rng: np.random.Generator) -> tuple[Robot, np.ndarray]:
-    """Robots that drift around the ring, each at its own pace and for its own rewards; and their true values."""
+    """Returns robots that drift around the ring at different speeds with different rewards, and their true values."""
     forward = rng.uniform(0.05, 0.85, size=ROBOTS)
     ahead = np.roll(np.eye(STATES), 1, axis=1)
     P = np.stack([0.1 * np.eye(STATES) + f * ahead + (0.9 - f) * ahead.T for f in forward])
@@ -60,7 +60,7 @@ def make_robots(rng: np.random.Generator) -> tuple[Robot, np.ndarray]:
 
 
 def make_problem(robots: Robot) -> fh.Problem:
-    """The robots, and in the place of a root where a long run without noise ends."""
+    """Returns the robots; the end of a long run without noise replaces the root."""
     start = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), START)
     problem = fh.Problem(robots, like=start, theta_star=None)
     quiet = fh.simulate(problem.noiseless(), fh.SynchronisedSA(0.1), rounds=10_000, theta=start, every=10_000)
@@ -68,22 +68,22 @@ def make_problem(robots: Robot) -> fh.Problem:
 
 
 def values(theta):
-    """The network's values of all states."""
+    """Returns the network's values of all states."""
     return jax.vmap(value_of, (None, 0))(theta, jnp.asarray(INPUTS, jax.tree.leaves(theta)[0].dtype))
 
 
 def distance_to(target: np.ndarray) -> Callable:
-    """A recorder of the root-mean-square distance between the network's values and others."""
+    """Returns a recorder of the root-mean-square distance between the network's values and `target`."""
     return lambda snapshot: jnp.sqrt(jnp.mean((values(snapshot.theta) - jnp.asarray(target)) ** 2))
 
 
 def spread(runs: np.ndarray) -> np.ndarray:
-    """Half of the 95 % interval of the mean over seeds."""
+    """Returns half of the 95 % interval of the mean over seeds."""
     return stdtrit(len(runs) - 1, 0.975) * runs.std(0, ddof=1) / np.sqrt(len(runs))
 
 
 def main() -> None:
-    """Trains by both methods, without and with noise; prints how far the values are, and draws them."""
+    """Trains with both methods, without and with noise; prints the errors of the values, and draws the values."""
     robots, true = make_robots(np.random.default_rng(0))
     problem, goal = make_problem(robots), true.mean(0)
     with jax.enable_x64(True):
@@ -105,7 +105,7 @@ def main() -> None:
 
 
 def draw(results: dict[str, fh.Result], others: dict[str, np.ndarray]) -> Figure:
-    """The values around the ring, with 95 % intervals over the seeds."""
+    """Draws the values around the ring, with 95 % intervals over the seeds."""
     with plots.style():
         figure = Figure(figsize=(4.4, 3.1), layout="constrained")
         ax = figure.add_subplot(xlabel="state", ylabel="value")

@@ -1,9 +1,9 @@
-"""A new algorithm: FedHSA with a correction that is only trusted in part.
+"""A new algorithm: `FedHSA` with a damped correction.
 
     fedhsa compare --problem td --algorithm FedHSA LocalSA "examples/own_algorithm/damped.py:DampedHSA(trust=0.5)"
 
-FedHSA's correction keeps agents from drifting apart, but it is made of one observation, whose noise it carries through
-all local steps. Here it counts for a part.
+The correction of `FedHSA` keeps agents from drifting apart, but it uses one observation, whose noise enters all local
+steps. Here the correction is multiplied by a factor below 1.
 """
 
 from typing import NamedTuple
@@ -16,14 +16,14 @@ import fedhsa as fh
 
 
 class Server(NamedTuple):
-    """What the server keeps: the parameter, and the operator averaged over the agents."""
+    """The server's state: the parameter, and the operator averaged over the agents."""
 
     theta: jax.Array
     mean: jax.Array
 
 
 class Memory(NamedTuple):
-    """What an agent keeps from the first exchange of a round to the second: where it starts, its operator there."""
+    """An agent's memory from the first exchange of a round to the second: its starting point and its operator there."""
 
     theta: jax.Array
     own: jax.Array
@@ -32,11 +32,11 @@ class Memory(NamedTuple):
 class DampedHSA(fh.AbstractAlgorithm):
     r"""Steps $\theta \leftarrow \theta + \eta (G_i(\theta, o) + \beta (\bar g - g_i))$, then averaging.
 
-    With trust $\beta = 1$ it is FedHSA, with 0 Local SA.
+    With trust $\beta = 1$ it is `FedHSA`, and with $\beta = 0$ `LocalSA`.
     """
 
     step_size: float
-    local_steps: int = eqx.field(static=True)  # it changes the program, and not only its numbers
+    local_steps: int = eqx.field(static=True)  # it changes the compiled program
     trust: float = 0.5
 
     demands = fh.Demand.NOTHING  # replies may be lost, coded or weighted

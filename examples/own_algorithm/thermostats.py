@@ -1,4 +1,4 @@
-"""Thermostats that learn one policy together, each in a house of its own: an environment of Gymnasium, and a problem.
+"""Thermostats that learn one policy together, each in its own house: a Gymnasium environment, and a problem.
 
     fedhsa run --problem examples/own_algorithm/thermostats.py:build --algorithm FedHSA LocalSA --step-size 0.02
 
@@ -19,11 +19,11 @@ from fedhsa.environments import Categorical
 from fedhsa.problems import policy_gradient
 
 WISH, COLD, SWING = 20.0, 4.0, 5.0
-"""Degrees: what people want, what it is outdoors on average, and how much warmer it is there by day."""
+"""Degrees: the desired temperature, the mean outdoor temperature, and its rise by day."""
 HOURS, STEP = 24.0, 0.5
-"""An episode, and a step of it."""
+"""The hours of an episode, and of one step."""
 FUEL = 0.1
-"""What full heating costs in half an hour; a degree away from the wish costs 0.2."""
+"""The cost of full heating for half an hour; a deviation of one degree costs 0.2."""
 
 
 class House(gymnasium.Env):
@@ -31,7 +31,7 @@ class House(gymnasium.Env):
 
     **Arguments:**
 
-    - `hours`: how long it takes to lose 63 % of the difference to outdoors.
+    - `hours`: the time in which the house loses 63 % of the temperature difference to outdoors.
     - `heater`: degrees that full heating adds in an hour.
     """
 
@@ -55,20 +55,20 @@ class House(gymnasium.Env):
         return self._seen(), reward, self.time >= HOURS, False, {}
 
     def _seen(self):
-        """How much too warm it is, in units of 5 degrees, and where the sun is."""
+        """Returns the excess temperature in units of 5 degrees, and the position of the sun."""
         turn = 2 * math.pi * self.time / 24
         return np.array([(self.inside - WISH) / 5, math.sin(turn), math.cos(turn)])
 
 
 def build(num_agents: int = 4, batch: int = 8, evaluation_episodes: int = 16) -> fh.Problem:
-    """From a hut with a strong stove to a thick-walled house with a weak one; one softmax policy, linear in what is
-    seen."""
+    """Returns houses from a hut with a strong stove to a thick-walled house with a weak stove; they share one softmax
+    policy, linear in the observation."""
     part = np.linspace(0, 1, num_agents)
     makers = [
         functools.partial(House, hours, heater) for hours, heater in zip(4 + 16 * part, 10 - 8 * part, strict=True)
     ]
     linear = eqx.nn.Linear(3, 3, key=jax.random.key(0))
-    policy = Categorical(jax.tree.map(np.zeros_like, linear))  # at first all actions are alike
+    policy = Categorical(jax.tree.map(np.zeros_like, linear))  # initially all actions have equal probability
     return policy_gradient.from_gymnasium(
         makers, policy, horizon=round(HOURS / STEP), batch=batch, evaluation_episodes=evaluation_episodes
     )

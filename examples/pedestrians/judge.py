@@ -1,4 +1,4 @@
-"""How far a run ended from the fit to all files in one place, and how well it forecasts for every counter.
+"""Prints a run's distance from the fit to all files in one place, and its forecast errors at every counter.
 
 Run `python examples/pedestrians/judge.py DATA RUN ...` with the folder of the files and the output folders of runs.
 """
@@ -13,7 +13,7 @@ read = runpy.run_path(str(pathlib.Path(__file__).with_name("site.py")))["read"]
 
 
 def main(data: str, runs: list[str]) -> None:
-    """Prints the common fit and what each run found, with the test error at every counter."""
+    """Prints the common fit and the result of each run, with the test error at every counter."""
     made = [read(str(path)) for path in sorted(pathlib.Path(data).glob("*.csv"))]
     A, b = (np.concatenate(parts) for parts in zip(*(each.problem.affine_parts() for each in made), strict=True))
     ways = {"all in one place": np.linalg.solve(A.mean(0), b.mean(0))}

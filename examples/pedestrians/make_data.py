@@ -1,4 +1,4 @@
-"""Writes one file for each of Melbourne's four counters of pedestrians, as if each had its own: 0.csv to 3.csv.
+"""Writes one file for each of Melbourne's four counters of pedestrians, as if each kept its own file: 0.csv to 3.csv.
 
 Run `python examples/pedestrians/make_data.py FOLDER` (it needs `pip install "fedhsa[data]"`).
 """
@@ -10,7 +10,7 @@ from tsdata import fpp3
 
 
 def main(folder: str) -> None:
-    """Writes the files and says which is whose."""
+    """Writes the files and prints the counter of each file."""
     target = pathlib.Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     for number, (sensor, rows) in enumerate(fpp3.pedestrian.groupby("Sensor")):

@@ -12,11 +12,11 @@ from fedhsa.problems import streams
 
 WEEK = 168
 AGREED = {"lags": (1, 2, 24, WEEK), "standardise": {"Count": (700.0, 900.0)}, "batch": WEEK, "missing": "skip"}
-"""The same at every counter, and from nobody's data: what coefficients mean depends on all of it."""
+"""Common to all counters and independent of their data: the meaning of the coefficients depends on it."""
 
 
 def read(name: str | None) -> streams.Streams:
-    """A counter's own stream; the last fifth of the file is kept for a test."""
+    """Returns a counter's own stream; the last fifth of the file is held out for a test."""
     if not name:
         raise ValueError("`data` must name this node's file: `--data PATH`, or data='PATH' in `--node-config`.")
     path = pathlib.Path(name).expanduser()
@@ -26,6 +26,6 @@ def read(name: str | None) -> streams.Streams:
 
 
 def build(context: AgentContext) -> MeasuredAgent:
-    """The agent of this node, and how it measures a forecast: on the last fifth of its file, never learnt."""
+    """Returns the agent of this node, which measures its forecasts on the held-out last fifth of its file."""
     made = read(context.config.get("data"))
     return MeasuredAgent(made.agent(), made.held_out())

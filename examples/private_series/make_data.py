@@ -1,6 +1,6 @@
 """Writes the three files in `data`: hourly temperatures of three made-up rooms, which follow their past differently.
 
-Run `python examples/private_series/make_data.py` to make them again, to the same bytes.
+Run `python examples/private_series/make_data.py` to write them again, byte for byte.
 """
 
 import pathlib
@@ -10,7 +10,7 @@ import numpy as np
 FOLDER = pathlib.Path(__file__).parent / "data"
 HOURS, WARM_UP = 24 * 41 + 3, 200
 ROOMS = (
-    # mean, noise, and how a value follows the last three (less the mean)
+    # mean, noise, and coefficients of the last three values (minus the mean)
     (18.0, 1.5, (0.9, -0.2, 0.1)),
     (21.0, 2.0, (0.5, 0.3, -0.3)),
     (24.0, 1.0, (0.2, -0.2, 0.5)),
@@ -18,7 +18,7 @@ ROOMS = (
 
 
 def series(rng: np.random.Generator, mean: float, noise: float, past: tuple[float, ...]) -> np.ndarray:
-    """An autoregressive series, after it has forgotten where it began."""
+    """Returns an autoregressive series, after it has forgotten its start."""
     values = [0.0, 0.0, 0.0]
     for _ in range(WARM_UP + HOURS):
         values.append(float(np.dot(past, values[:-4:-1])) + noise * rng.normal())

@@ -1,4 +1,4 @@
-"""How far a run ended from the fit to all data in one place, which only whoever has all files can compute.
+"""Prints a run's distance from the fit to all data in one place, which requires access to all files.
 
 Run `python examples/private_series/pooled.py FOLDER ...` with the output folders of runs.
 """
@@ -13,7 +13,7 @@ DATA = pathlib.Path(__file__).parent / "data"
 
 
 def pairs(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
-    """Constant and last three values of each hour, and the value; by other means than in `site.py`."""
+    """Returns the constant and the last three values of each hour, and the value; independent of `site.py`."""
     with open(path, newline="") as file:
         scaled = [(float(row["value"]) - 20.0) / 5.0 for row in csv.DictReader(file)]
     hours = range(3, len(scaled))
@@ -21,7 +21,7 @@ def pairs(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def fit() -> np.ndarray:
-    """Least squares over all files, each with the same weight in all."""
+    """Returns the least-squares fit over all files, each with the same total weight."""
     rooms = [pairs(path) for path in sorted(DATA.glob("*.csv"))]
     inputs = np.concatenate([x / np.sqrt(len(x)) for x, _ in rooms])
     targets = np.concatenate([y / np.sqrt(len(y)) for _, y in rooms])
@@ -29,7 +29,7 @@ def fit() -> np.ndarray:
 
 
 def main(folders: list[str]) -> None:
-    """Prints the fit, and what each run found."""
+    """Prints the fit and the result of each run."""
     pooled = fit()
     print("all data in one place:", pooled.round(3))
     for folder in folders:

@@ -1,7 +1,7 @@
 """One site of a federation: it reads its own time series, which stays there, and helps to fit a shared predictor.
 
 The next value is predicted from the last three and a constant. All sites share the four coefficients: those with the
-least squared error on average over the sites, each counting as much as the others however long its record.
+smallest average squared error over the sites. Every site has the same weight, whatever the length of its record.
 `fedhsa deploy` calls `build` on every node, with the name of the node's own file in `context.config["data"]`.
 """
 
@@ -16,12 +16,12 @@ from fedhsa.deploy import AgentContext, MeasuredAgent
 
 LAGS, DAY = 3, 24
 CENTRE, SCALE = 20.0, 5.0
-"""Agreed on beforehand, from nobody's data, and the same everywhere: with its own mean and spread each site would fit
-coefficients of another meaning, and the mean and spread of all data are known to nobody."""
+"""Agreed on beforehand, independent of the data, and common to all sites: with its own mean and spread, each site would
+fit coefficients with a different meaning, and no site has the mean and spread of all data."""
 
 
 class Predictor(fh.AbstractAgent):
-    """Least squares; one observation is a day of pairs: 24 rows of inputs, and what followed each of them."""
+    """Least squares; one observation is a day of pairs: 24 rows of inputs, and the value after each row."""
 
     source: fh.AbstractSource
 
@@ -31,18 +31,18 @@ class Predictor(fh.AbstractAgent):
 
 
 def build(context: AgentContext) -> fh.AbstractAgent:
-    """The agent of this node; raises a `ValueError` that says what is wrong with its file."""
+    """Returns the agent of this node; raises a `ValueError` that says what is wrong with its file."""
     return Predictor(fh.sources.Replay(days_of(context), wrap=True))
 
 
 def build_and_measure(context: AgentContext) -> MeasuredAgent:
-    """The same agent, which learns from the first four fifths of its days and is measured on the others."""
+    """Returns the agent, which learns from the first four fifths of its days and is measured on the others."""
     inputs, target = days_of(context)
     count = len(target) - len(target) // 5
     test, truth = inputs[count:].reshape(-1, 1 + LAGS), target[count:].ravel()
 
     def error(theta: np.ndarray) -> dict[str, float]:
-        """In degrees, and that of a forecast that the next hour is like the last."""
+        """Returns the error in degrees, and the error of the forecast that the next hour equals the last."""
         misses = {"rmse": truth - test @ theta, "rmse_naive": truth - test[:, 1]}
         return {name: float(SCALE * np.sqrt(np.mean(miss**2))) for name, miss in misses.items()}
 
@@ -51,7 +51,7 @@ def build_and_measure(context: AgentContext) -> MeasuredAgent:
 
 
 def days_of(context: AgentContext) -> tuple[np.ndarray, np.ndarray]:
-    """The days of this node's file."""
+    """Returns the days of this node's file."""
     name = context.config.get("data")
     if not name:
         raise ValueError("`data` must name this node's file: `--data PATH`, or data='PATH' in `--node-config`.")
@@ -59,7 +59,7 @@ def days_of(context: AgentContext) -> tuple[np.ndarray, np.ndarray]:
 
 
 def days(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs `(days, 24, 4)` and targets `(days, 24)`; hours after the last whole day are left out."""
+    """Returns inputs `(days, 24, 4)` and targets `(days, 24)`; hours after the last whole day are omitted."""
     scaled = (values - CENTRE) / SCALE
     count = (len(scaled) - LAGS) // DAY
     target = scaled[LAGS:]
@@ -68,7 +68,7 @@ def days(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read(path: pathlib.Path) -> np.ndarray:
-    """The values of a file with the columns `time`, in whole hours without gaps, and `value`."""
+    """Returns the values of a file with the columns `time`, in whole hours without gaps, and `value`."""
     if not path.is_file():
         raise ValueError(f"`data`: there is no file {str(path)!r} on this node.")
     with open(path, newline="", encoding="utf-8") as file:
