@@ -295,14 +295,3 @@ def test_help_teaches(capsys):
     assert "fedhsa analyze quadratic --target 1e-4 --objective bytes" in out
     assert main(["--help"]) == 0
     assert "analyze    predict stability, rate, bias and noise floor" in capsys.readouterr().out
-
-
-def test_the_readme_shows_what_the_command_prints(said, monkeypatch):
-    monkeypatch.setattr(theory, "choose", refuse)  # none of its lines are shown
-    section = (EXAMPLES.parent / "README.md").read_text().split("## Predict before you run")[1]
-    command = section.split("fedhsa analyze ")[1].split("  ")[0].split()
-    shown = section.split("```text\n")[1].split("```")[0].splitlines()
-    lines = {" ".join(line.split()) for line in said(*command, "--no-plot").splitlines()}
-    assert len(shown) > 5
-    for line in filter(None, (" ".join(line.split()) for line in shown)):
-        assert line in lines or any(printed.startswith(line.removesuffix("...")) for printed in lines), line

@@ -20,7 +20,7 @@ commands:
   sweep      run one algorithm with many settings, and plot its final error
   analyze    predict stability, rate, bias and noise floor without a simulation
   reproduce  make every figure of the paper and check its claims, on one page
-  deploy     run on a real federation (Flower) or on a cluster (Ray)
+  deploy     run on a real federation (gRPC, Flower) or a cluster (Ray)
   lab        open an interactive page with sliders in the browser
   new        write a starting file for your own algorithm, problem or study
   list       list problems, algorithms, wrappers, environments and their arguments

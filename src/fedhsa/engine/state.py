@@ -51,6 +51,7 @@ def init(
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3).noiseless()
+        >>> import jax
         >>> @jax.jit
         ... def error(step_size):
         ...     algorithm = fedhsa.FedHSA(step_size, local_steps=5)
