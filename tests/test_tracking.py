@@ -150,6 +150,7 @@ def test_infinite_numbers_are_valid_json(tmp_path):
     assert last[1]["diverged"] == 1
 
 
+@pytest.mark.slow
 def test_commands_write_a_track_for_each_run(tmp_path, monkeypatch, capsys, unrendered):
     monkeypatch.chdir(tmp_path)
     assert main(["run", *FEW, "--algorithm", "LocalSA", "--rounds", "8", "--track", "jsonl"]) == 0

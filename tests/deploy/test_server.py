@@ -168,6 +168,7 @@ def test_an_agent_that_is_said_to_be_there_but_never_answers_does_not_hold_up_to
         server.run(1)
 
 
+@pytest.mark.slow
 def test_waiting_ends_with_the_patience_and_the_run_can_go_on(tmp_path):
     federation = Federation(tmp_path)
     server = scripted(federation, Missing("wait", patience=0.1), gone=lambda t, e: {1} if (t, e) == (1, 1) else set())

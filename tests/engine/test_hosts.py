@@ -67,6 +67,7 @@ def equal(folder: pathlib.Path, count: int, number: int, expected: fh.Result) ->
         assert np.array_equal(result.rounds, expected.rounds)
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_numbers_of_one_and_it_goes_on_from_their_checkpoint(tmp_path):
     saved = task("FedHSA on TD", 3, checkpoint=str(tmp_path / "run.npz"), checkpoint_every=6)
     together(2, tmp_path, [saved])

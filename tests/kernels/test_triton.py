@@ -43,6 +43,7 @@ def close(found, expected, dtype):
         np.testing.assert_allclose(one, two, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", PRECISIONS)
 def test_local_steps_of_rank_one_are_those_of_the_plain_steps(dtype):
     with precision(dtype):

@@ -43,6 +43,7 @@ def test_arguments_that_cannot_be_used_are_named(arguments, sentence, capsys):
     assert capsys.readouterr().err == f"fedhsa: {sentence}\n"
 
 
+@pytest.mark.slow
 def test_the_page_runs_as_a_plain_program():
     """So it also opens with `marimo edit`: every cell runs, and the settings are those without a link."""
     pytest.importorskip("marimo")

@@ -122,6 +122,7 @@ def test_off_policy_td_weighs_every_action_by_its_ratio(steps, episodic):
                 )
 
 
+@pytest.mark.slow
 def test_n_step_td_with_one_step_is_td_and_with_many_goes_to_the_projection():
     arrays = _arrays()
     np.testing.assert_allclose(

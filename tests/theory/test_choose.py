@@ -230,6 +230,7 @@ def test_the_choice_on_a_lazy_chain_reaches_its_target_and_no_neighbour_is_much_
         assert not much_faster(problem, other, rounds, target)
 
 
+@pytest.mark.slow
 def test_a_schedule_takes_fewer_rounds_than_any_constant_step():
     problem = quadratic.random(3, 2, key=1)
     one, two = (choose(problem, target=1e-4, local_steps=(5,), schedules=schedules) for schedules in (False, True))

@@ -181,6 +181,7 @@ def test_what_enters_floor_and_bias_lies_in_its_interval(name):
         assert ((low < function(*truth)) & (function(*truth) < high)).all()
 
 
+@pytest.mark.slow
 def test_lags_end_where_the_correlation_has_died():
     """By default at half the bandwidth, where the sum over the kernel is below a hundredth of the first."""
     problem, truth = known("finite-sum")

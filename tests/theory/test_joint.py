@@ -206,6 +206,7 @@ def test_rounds_that_differ_still_have_a_curve():
     np.testing.assert_allclose(exact.noiseless_error(problem, Odd(0.1, "ageing"), rounds=5), run.error[0], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_what_the_parameter_never_reads_does_not_count():
     problem = two_scalars()
     assert joint_map(problem, Odd(0.1, "unread")).transition.shape == (1, 1)
@@ -248,6 +249,7 @@ def test_floors_under_additive_noise_are_exact(method):
     assert exact.floor(problem, algorithm) == pytest.approx(prediction.floor)
 
 
+@pytest.mark.slow
 def test_reach_follows_the_exact_law_of_a_method_that_carries_more():
     """Strongly correlated noise that starts at zero: the error first falls below its floor, then rises to it."""
     problem = quadratic.from_arrays(A=[[[1.0]]], b=[[3.0]], Q=[[[0.99]]], noise_std=0.1)

@@ -93,6 +93,7 @@ def test_a_spread_that_bends_the_slopes_by_a_fifth_carries_a_warning(method):
     assert prediction.basis == "mean field"
 
 
+@pytest.mark.slow
 def test_without_noise_local_sa_goes_where_its_rounds_go():
     """Against rounds in NumPy, until they stand still."""
     case = CASES["logistic"]()

@@ -50,6 +50,7 @@ def verdicts(outcome: Outcome) -> dict[str, str]:
     return {check.name: check.verdict for check in STUDY.checks(outcome)}
 
 
+@pytest.mark.slow
 def test_every_point_of_the_sweeps_has_the_rounds_that_the_condition_asks_for_and_none_outside():
     for study in (STUDY, STUDY.quick()):
         known = constants(study.instance.build())
