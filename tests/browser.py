@@ -19,7 +19,7 @@ WAIT = 90_000
 def needs_browser() -> None:
     """Skips the test where there is no marimo, no Playwright or no Chromium."""
     pytest.importorskip("marimo", reason="The lab needs the extra `lab`.")
-    pytest.importorskip("playwright", reason="Browser tests need Playwright, of the extra `docs`.")
+    pytest.importorskip("playwright", reason="Browser tests need Playwright, of the extra `test`.")
     if CHROMIUM is None:
         pytest.skip("Browser tests need Chromium.")
 

@@ -2,16 +2,17 @@ import json
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
 import pages
 
-nbformat = pytest.importorskip("nbformat", reason="Notebooks for Jupyter need the extra `docs`.")
+nbformat = pytest.importorskip("nbformat", reason="Notebooks for Jupyter need the extra `test`.")
 
 import notebooks  # noqa: E402  # it imports nbformat
 
-LOCAL = ("/home/", "/tmp/", "/root/", "/Users/", "/work/", "localhost", "127.0.0.1")
+LOCAL = (str(pages.ROOT), str(pathlib.Path.home()), tempfile.gettempdir(), "localhost", "127.0.0.1")
 
 
 def exported(name: str):

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from browser import CHROMIUM
 from fedhsa.cli import main
 from fedhsa.lab import quadratic as lab
 
 pytestmark = pytest.mark.slow
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 GUARDED = """
 import socket, sys
 connect = socket.socket.connect

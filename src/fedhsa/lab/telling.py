@@ -11,8 +11,8 @@ from .worlds import MUCH, STEPS, Solution
 
 SLOW = 0.998
 """The smallest factor of the mean error per round for which the limit takes long to reach."""
-UNDERSTATED = 2.5
-"""The largest factor by which the estimate of the law's omitted terms was too small, on lakes with 3 agents."""
+UNDERSTATED = 3.0
+"""The estimate of the omitted part of the floor was too small by a factor of up to 2.9, on lakes with 3 agents."""
 
 
 def _place(found: Solution, state: int) -> str:
