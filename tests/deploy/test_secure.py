@@ -739,7 +739,7 @@ def test_noise_goes_under_the_masks(tmp_path):
     given = {"a": config, "b": {}}
     moved = [in_memory(plan, tmp_path / name, config=own).run(1).server.theta for name, own in given.items()]
     assert 1e-3 < np.abs(moved[0] - moved[1]).max() < 100
-    with pytest.raises(FederationError, match="`noise_shared_by` must be 1 unless that many agents"):
+    with pytest.raises(FederationError, match="must be 1 unless the server sees only sums over that many agents, got 3"):
         in_memory(plan.replace(secure_aggregation=False), tmp_path / "c", config=config).run(1)
     with pytest.raises(FederationError, match="got 4, and secure aggregation is among 3 agents"):
         in_memory(plan, tmp_path / "d", config=config | {"noise_shared_by": 4}).run(1)
