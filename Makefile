@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 # The compiler comes from PyPI and goes when the wheel is built; the header it needs is that of the JAX installed here.
 NATIVE := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check ./native
 
-.PHONY: help native reproduce docs docs-serve figures pages notebooks index test test-slow bench lint format constraints wheel clean
+.PHONY: help native reproduce docs docs-serve figures pages notebooks index test test-slow faults bench lint format constraints wheel clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -51,6 +51,9 @@ test: .venv/ready  ## run the tests
 
 test-slow: .venv/ready  ## run the long tests too, all of them on programs compiled as users have them
 	JAX_DISABLE_MOST_OPTIMIZATIONS=0 XLA_FLAGS= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+faults: .venv/ready  ## plant small faults in copies of the package and show which the tests miss; ONLY=theory plants some
+	nice $(BIN)/python tests/faults/run.py $(ONLY) --workers $(WORKERS)
 
 bench: .venv/ready native  ## run the benchmarks, into benchmarks/results/
 	$(BIN)/python benchmarks/speed.py
