@@ -10,6 +10,7 @@ import pytest
 import fedhsa
 from fedhsa.comparison import contest
 from fedhsa.comparison.contest import Terms, compare
+from fedhsa.comparison.ranking import rank
 from fedhsa.comparison.tuning import Trial, search
 from fedhsa.engine import batch
 from fedhsa.engine import run as engine_run
@@ -73,6 +74,14 @@ def test_with_a_target_the_cost_decides_and_the_error_only_between_equal_costs()
     outcomes = {0.25: (1.0, 50.0), 1.0: (0.1, 60.0), 4.0: (0.5, 50.0)}
     tuning = search(lambda step: Trial(step, *outcomes[step]), 1.0, 3)
     assert tuning.best.step == 4.0
+
+
+def test_a_table_says_if_there_were_too_few_seeds_for_any_difference(problem, found):
+    """Two methods require 6 seeds, with a smallest p-value of 2^-5; `found` has 3."""
+    assert "With 3 seeds no difference can be significant: use at least 6" in found.table(width=1000)
+    entries = {name: entry._replace(score=np.arange(6.0) + i) for i, (name, entry) in enumerate(found.entries.items())}
+    enough = found._replace(entries=entries, ranking=rank({name: entry.score for name, entry in entries.items()}))
+    assert "no difference can be" not in enough.table(width=1000)
 
 
 @pytest.mark.slow

@@ -442,8 +442,9 @@ tuned: list other settings as separate algorithms, like
 
 Methods are ranked by the mean error over the last tenth of the run or, with
 `--target`, by the cost of reaching the target. Differences are tested in
-pairs, seed by seed, and p-values are corrected for the number of pairs (Holm).
-The significance level is 5 % for all pairs together.
+pairs, by flipping the signs of the seeds' differences, and p-values are
+corrected for the number of pairs (Holm). The significance level is 5 % for all
+pairs together, and at least 6 seeds are required to find any difference.
 
 The command writes these files to the output folder: compare.png and .pdf
 (error against exchanges, observations and bytes), tuning.png and .pdf (error

@@ -1,11 +1,11 @@
 """Ranking of methods by their scores on the same seeds: intervals, paired tests, and ties."""
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy
 
 from .. import statistics
 from ..statistics import Estimate
@@ -13,7 +13,11 @@ from ..statistics import Estimate
 LEVEL = 0.95
 """The level of the intervals; the tests have the level 1 - `LEVEL`."""
 ROUNDING = 1e-9
-"""The smallest relative standard error of a ratio. Methods that differ by less than rounding count as equal."""
+"""Differences below this fraction of the largest score are rounding, and count as zero."""
+MOST_ENUMERATED = 16
+"""The largest number of seeds for which all sign flips are enumerated."""
+SAMPLED = 16, 4096
+"""The number of batches of random sign flips with more seeds, and the number of flips in a batch."""
 
 
 _UNKNOWN = Estimate(np.nan, np.nan, np.nan)
@@ -29,7 +33,7 @@ class Pair(NamedTuple):
     ratio: Estimate
     """The worse mean score divided by the better one, with its 95 % interval. NaN for signed scores."""
     p: float
-    """The probability of a ratio at least this far from 1 if the methods do not differ."""
+    """The probability of means at least this far apart if the methods do not differ, by sign flips."""
     adjusted: float
     """The p-value after Holm's correction for the number of pairs."""
     difference: Estimate | None = None
@@ -80,21 +84,25 @@ class Ranking(NamedTuple):
 def rank(scores: Mapping[str, Any], *, signed: bool = False) -> Ranking:
     r"""Ranks methods by their mean scores over seeds.
 
-    Seeds are paired: with the same key all methods see the same observations, so that common noise cancels in
-    $r = \bar a / \bar b$. To first order $\log r$ has the standard error of the mean of
-    $a_s / \bar a - b_s / \bar b$ over the seeds $s$ (delta method), which gives Student's test of $r = 1$. Holm's
-    correction makes the p-values hold for all pairs together.
+    Seeds are paired: with the same key all methods see the same observations, so that common noise cancels in the
+    differences $a_s - b_s$ of the seeds $s$. If two methods do not differ, each difference is equally likely to have
+    the opposite sign. The p-value is the fraction of all $2^n$ choices of signs whose mean difference is at least as
+    large as the observed one, which is exact for any distribution of the scores. With more than 16 seeds, 65 536 random
+    choices replace them, always the same. Holm's correction makes the p-values hold for all pairs together.
+
+    With $n$ seeds no p-value is below $2^{1-n}$: a single pair requires at least 6 seeds to differ significantly, and
+    $m$ pairs require `least_seeds(m)`.
 
     **Arguments:**
 
     - `scores`: for each method, one score per seed. Scores are positive, and smaller is better.
-    - `signed`: scores may be negative, and larger is better, as for returns. They are compared by the mean of
-      $a_s - b_s$.
+    - `signed`: scores may be negative, and larger is better, as for returns. Pairs then have a difference instead of a
+      ratio.
 
     Raises `ValueError` if there are fewer than two seeds.
 
     !!! example
-        >>> noise = np.array([1.0, 2.0, 3.0, 2.0])
+        >>> noise = np.array([1.0, 2.0, 3.0, 2.0, 1.0, 4.0, 2.0, 3.0])
         >>> found = rank({"A": 5 * noise, "B": noise, "C": noise[::-1]})
         >>> [(place.name, place.ties) for place in found.places]
         [('B', ('C',)), ('C', ('B',)), ('A', ())]
@@ -127,34 +135,53 @@ def _mean(row: np.ndarray, signed: bool) -> Estimate:
 
 def _pairs(rows: Mapping[str, np.ndarray], signed: bool) -> tuple[Pair, ...]:
     """Returns all pairs, with the better method first."""
-    test = _test_difference if signed else _test_ratio
-    found = [test(rows[a], rows[b], Pair(a, b, _UNKNOWN, 1.0, 1.0)) for a, b in itertools.combinations(rows, 2)]
-    adjusted = holm([pair.p for pair in found])
-    return tuple(pair._replace(adjusted=q) for pair, q in zip(found, adjusted, strict=True))
-
-
-def _test_ratio(better: np.ndarray, worse: np.ndarray, pair: Pair) -> Pair:
-    """Adds the ratio of the worse mean to the better one, and the p-value of their equality."""
-    ratio = statistics.ratio(worse, better, LEVEL)
-    return pair._replace(
-        ratio=ratio, p=_p_value(np.log(ratio.value), np.log(ratio.high / ratio.value), ROUNDING, len(better))
+    chosen = list(itertools.combinations(rows, 2))
+    if not chosen:
+        return ()
+    p_values = flip_signs(np.stack([_difference(rows[a], rows[b]) for a, b in chosen], axis=1)).tolist()
+    return tuple(
+        Pair(a, b, _UNKNOWN, p, adjusted, _mean(rows[a] - rows[b], signed=True))
+        if signed
+        else Pair(a, b, statistics.ratio(rows[b], rows[a], LEVEL), p, adjusted)
+        for (a, b), p, adjusted in zip(chosen, p_values, holm(p_values), strict=True)
     )
 
 
-def _test_difference(better: np.ndarray, worse: np.ndarray, pair: Pair) -> Pair:
-    """Adds the difference of the means, and the p-value of their equality."""
-    apart = _mean(better - worse, signed=True)
-    least = ROUNDING * max(abs(better).max(), abs(worse).max(), 1e-300)
-    return pair._replace(difference=apart, p=_p_value(apart.value, apart.high - apart.value, least, len(better)))
+def _difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Returns the differences of the seeds, without those by rounding."""
+    apart = a - b
+    return np.where(abs(apart) > ROUNDING * max(abs(a).max(), abs(b).max()), apart, 0.0)
 
 
-def _p_value(away: float, half_width: float, least: float, seeds: int) -> float:
-    """Returns the p-value of Student's test that an estimate with this interval is 0.
+def flip_signs(differences: np.ndarray) -> np.ndarray:
+    """Returns the two-sided p-value of each column `(seeds, pairs)` of paired differences, by sign flips.
 
-    `least` is a lower bound on the standard error.
+    !!! example
+        >>> flip_signs(np.array([[3.0], [1.0], [2.0]])).item()       # only +++ and --- are as far from 0: 2 of 8
+        0.25
     """
-    standard_error = max(half_width / scipy.special.stdtrit(seeds - 1, (1 + LEVEL) / 2), least)
-    return float(2 * scipy.special.stdtr(seeds - 1, -abs(away) / standard_error))
+    n = len(differences)
+    # Sums that are equal but for rounding must count as equal.
+    observed = abs(differences.sum(0)) - 1e-12 * abs(differences).sum(0)
+    if n <= MOST_ENUMERATED:
+        # The last sign stays, since flipping all signs changes no absolute value.
+        signs = 1.0 - 2.0 * (np.arange(2 ** (n - 1))[:, None] >> np.arange(n) & 1)
+        return np.mean(abs(signs @ differences) >= observed, axis=0)
+    rng, (batches, size) = np.random.default_rng(0), SAMPLED
+    reached = sum(
+        np.sum(abs(rng.choice([-1.0, 1.0], (size, n)) @ differences) >= observed, axis=0) for _ in range(batches)
+    )
+    return (reached + 1) / (batches * size + 1)  # the observed signs are one of the choices
+
+
+def least_seeds(pairs: int) -> int:
+    """Returns the smallest number of seeds with which any of so many pairs of methods can differ significantly.
+
+    !!! example
+        >>> least_seeds(1), least_seeds(3), least_seeds(6)
+        (6, 7, 8)
+    """
+    return math.floor(math.log2(max(pairs, 1) / (1 - LEVEL))) + 2
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -1,16 +1,16 @@
 """The outcome of a comparison as a table: each method's score, its score relative to the best, and its cost."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from .._table import FIXED, Table, in_bytes
 from ..engine.result import SIGNED
 from ..statistics import Estimate
 from .contest import Contest, Entry
-from .ranking import Place, Ranking
+from .ranking import Place, Ranking, least_seeds
 
 CAPTION = (
-    "Intervals: 95 %. Same as: ranks that do not differ significantly, at 5 % for all pairs together (paired by seed, "
-    "Holm's correction)."
+    "Intervals: 95 %. Same as: ranks that do not differ significantly, at 5 % for all pairs together (sign flips, "
+    "paired by seed, with Holm's correction)."
 )
 LARGE = 1e6
 """Ratios to the best score above this number are shown only as "over" it."""
@@ -54,7 +54,14 @@ def of_contest(found: Contest, labels: Mapping[str, str] | None = None, caption:
         "bytes",
         "same as",
     )
-    return Table(heads, rows, right=(0, 4, 5), caption=caption, apart=1)
+    return Table(heads, rows, right=(0, 4, 5), caption=" ".join([caption, *_too_few(found)]), apart=1)
+
+
+def _too_few(found: Contest) -> Iterator[str]:
+    """Yields the warning that no difference could have been found, if there were too few seeds."""
+    seeds, pairs = len(next(iter(found.entries.values())).score), len(found.ranking.pairs)
+    if pairs and seeds < (least := least_seeds(pairs)):
+        yield f"With {seeds} seeds no difference can be significant: use at least {least} for so many methods."
 
 
 def _step(entry: Entry) -> str:
