@@ -21,8 +21,14 @@ import jax
 import pytest
 from matplotlib.figure import Figure
 
+from fedhsa._programs import make_room
+
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+def pytest_runtest_setup():
+    make_room()  # for tests that compile without the package; hundreds of programs in one process would end it
 
 
 @pytest.fixture

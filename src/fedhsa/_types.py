@@ -8,6 +8,7 @@ import jax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from ._check import DTYPES
+from ._programs import make_room
 
 Key: TypeAlias = PRNGKeyArray
 Theta: TypeAlias = Float[Array, " d"]
@@ -33,6 +34,7 @@ def precision(dtype: str = "float64") -> Iterator[None]:
     """Computes in `dtype` inside the block, regardless of the user's global JAX configuration."""
     if dtype not in DTYPES:
         raise ValueError(f"`dtype` must be one of {', '.join(DTYPES)}, got {dtype!r}.")
+    make_room()  # here, because every computation of the package passes through this block
     # GPUs would multiply float32 matrices with 10 bits, unless the user has chosen that.
     products = matmul_precision() or ("highest" if dtype == "float32" else None)
     with jax.enable_x64(dtype == "float64"), jax.default_matmul_precision(products):
