@@ -3,7 +3,8 @@
 An agent is a chain with an affine operator on its edges. A round is a random affine map of the error e, and all that is
 asked of it is the exact linear map of the second moments E[(e, 1)(e, 1)^T 1{joint state}] that it induces. It is found
 twice: `round_by_paths` sums over all joint trajectories of a round, and `round_by_agents` over the first edges alone,
-because given these, the agents are independent. `simulate` is for what neither can reach.
+because given these, the agents are independent. `simulate` is for what neither can reach. `Closure` is the same law
+with all products of two agents' states dropped, the approximation behind the one-site law.
 """
 
 import functools
@@ -67,11 +68,16 @@ def stationary(P):
 # The map of second moments, (J, q, J, q) with J joint states and q = (d + 1)^2.
 
 
-def round_by_paths(agents, rule):
-    """Sums over every trajectory of every agent: S^(M (H + 1)) terms."""
+def round_by_paths(agents, rule, random=None):
+    """Sums over every trajectory of every agent: S^(M (H + 1)) terms.
+
+    Agents that are not among the `random` ones follow the mean of their trajectories from a stationary state, and have
+    one state.
+    """
     M, d = len(agents), agents[0].A.shape[-1]
-    groups = [_trajectories(agent, rule) for agent in agents]
-    sizes = [len(agent.P) for agent in agents]
+    random = range(M) if random is None else random
+    groups = [(_trajectories if i in random else _mean_trajectory)(agent, rule) for i, agent in enumerate(agents)]
+    sizes = [len(agent.P) if i in random else 1 for i, agent in enumerate(agents)]
     J, q = int(np.prod(sizes)), (d + 1) ** 2
     found = np.zeros((J, q, J, q))
     for chosen in itertools.product(*(group.items() for group in groups)):
@@ -107,6 +113,19 @@ def _trajectories(agent, rule):
         if probability > 0:
             groups[states[0], states[-1]].append((probability, anchor, end, steer))
     return {ends: [np.array(x) for x in zip(*group, strict=True)] for ends, group in groups.items() if group}
+
+
+def _mean_trajectory(agent, rule):
+    """`_trajectories` of an agent whose only trajectory is the mean of all, from a stationary state."""
+    p, *parts = _weighted(agent, rule)
+    return {(0, 0): [np.ones(1), *(np.einsum("n,nab->ab", p, part)[None] for part in parts)]}
+
+
+def _weighted(agent, rule):
+    """All trajectories in one list, with their probabilities from a stationary state."""
+    pi = stationary(agent.P)
+    groups = [[pi[s] * p, *parts] for (s, _), (p, *parts) in _trajectories(agent, rule).items()]
+    return [np.concatenate(parts) for parts in zip(*groups, strict=True)]
 
 
 def round_by_agents(agents, rule):
@@ -189,17 +208,32 @@ def _kron(a, b):
 # What follows from it.
 
 
-class Law:
-    """What FedHSA or Local SA does, exactly: in the long run, and from a start round by round."""
+class Linear:
+    """What follows from a linear map of moments (J, q, J, q), for chains in the long run and from a start.
 
-    def __init__(self, agents, rule, round=round_by_agents):
-        self.d = agents[0].A.shape[-1]
-        self.law = functools.reduce(np.kron, [stationary(agent.P) for agent in agents])
-        self.round = round(agents, rule)
+    `weights` gives the blocks that belong to the event of certainty, for stationary chains or the given ones, and
+    `total` the weights of the blocks in E[(e, 1)(e, 1)^T].
+    """
+
+    round: np.ndarray
+    d: int
+
+    def weights(self, chains=None):
+        raise NotImplementedError
+
+    @property
+    def total(self):
+        return np.ones(len(self.round))
+
+    @property
+    def _flat(self):
         J, q = self.round.shape[:2]
+        return self.round.reshape(J * q, J * q)
+
+    @property
+    def _part(self):
         part = np.array([["square"] * self.d + ["mean"]] * self.d + [["other"] * self.d + ["one"]]).ravel()
-        self._flat = self.round.reshape(J * q, J * q)
-        self._part = np.tile(part, J)
+        return np.tile(part, len(self.round))
 
     def _radius(self, name):
         of = self._part == name
@@ -216,12 +250,15 @@ class Law:
     @functools.cached_property
     def moments(self):
         """E[(e, 1)(e, 1)^T] in the long run; meaningless where a radius is 1 or more."""
-        known = self._part == "one"
+        known, law = self._part == "one", self.weights()
         moving = self._flat[np.ix_(~known, ~known)]
         Y = np.zeros(len(known))
-        Y[known] = self.law
-        Y[~known] = np.linalg.solve(np.eye(len(moving)) - moving, self._flat[np.ix_(~known, known)] @ self.law)
-        return Y.reshape(-1, self.d + 1, self.d + 1).sum(0)
+        Y[known] = law
+        Y[~known] = np.linalg.solve(np.eye(len(moving)) - moving, self._flat[np.ix_(~known, known)] @ law)
+        return self._summed(Y)
+
+    def _summed(self, Y):
+        return np.einsum("j,jab->ab", self.total, Y.reshape(-1, self.d + 1, self.d + 1))
 
     @property
     def mean(self):
@@ -235,14 +272,110 @@ class Law:
     def floor(self):
         return float(np.trace(self.moments[:-1, :-1]))
 
-    def errors(self, start, rounds):
-        """E|e|^2 before the first round and after each, from the error `start` and stationary chains."""
+    def path(self, start, rounds, chains=None):
+        """E[(e, 1)(e, 1)^T] before the first round and after each, from the error `start`.
+
+        `chains` are the distributions of the agents' first states, by default the stationary ones.
+        """
         y = np.append(start, 1.0)
-        Y, found = np.kron(self.law, np.outer(y, y).ravel()), []
+        Y = np.kron(self.weights(chains), np.outer(y, y).ravel())
         for _ in range(rounds + 1):
-            found.append(np.trace(Y.reshape(-1, self.d + 1, self.d + 1).sum(0)[:-1, :-1]))
+            yield self._summed(Y)
             Y = self._flat @ Y
-        return np.array(found)
+
+    def errors(self, start, rounds, chains=None):
+        """E|e|^2 before the first round and after each."""
+        return np.array([np.trace(moments[:-1, :-1]) for moments in self.path(start, rounds, chains)])
+
+
+class Law(Linear):
+    """What FedHSA or Local SA does, exactly: in the long run, and from a start round by round.
+
+    With `random`, what it does where all other agents follow the mean of their trajectories.
+    """
+
+    def __init__(self, agents, rule, round=round_by_agents, random=None):
+        self.d = agents[0].A.shape[-1]
+        self.agents = agents if random is None else [agents[i] for i in random]
+        self.round = round(agents, rule) if random is None else round_by_paths(agents, rule, random)
+
+    def weights(self, chains=None):
+        laws = [stationary(agent.P) for agent in self.agents] if chains is None else chains
+        return functools.reduce(np.kron, laws, np.ones(1))
+
+
+class Closure(Linear):
+    r"""Products of two agents' states dropped: moments are U + \sum_i V_i(s_i) / \pi_i(s_i), V_i of sum zero.
+
+    A round is computed for each agent alone among the means of the others, and what it adds to that of all means is
+    summed over the agents. A correction multiplies the others' first operators by agent i's random response, so that
+    their noise given the error is seen through E[T_i Z T_i^T], not through its mean response alone.
+    """
+
+    def __init__(self, agents, rule, sites=None):
+        sites = range(len(agents)) if sites is None else sites
+        self.d = agents[0].A.shape[-1]
+        self.agents = [agents[i] for i in sites]
+        q, laws = (self.d + 1) ** 2, [stationary(agent.P) for agent in self.agents]
+        means = round_by_paths(agents, rule, ())[0, :, 0]
+        ends = np.cumsum([1, *map(len, laws)])
+        self.round = found = np.zeros((ends[-1], q, ends[-1], q))
+        found[0, :, 0] = means + _others_through_responses(self.agents, rule, len(agents))
+        for i, pi, begin, end in zip(sites, laws, ends[:-1], ends[1:], strict=True):
+            one = round_by_paths(agents, rule, (i,))
+            summed, own = one.sum(0), slice(begin, end)
+            from_U = np.einsum("tasb,s->tab", one, pi)
+            found[0, :, 0] += from_U.sum(0) - means
+            found[0, :, own] += summed
+            found[own, :, 0] += from_U - pi[:, None, None] * from_U.sum(0)
+            found[own, :, own] += one - pi[:, None, None, None] * summed
+
+    def weights(self, chains=None):
+        laws = [stationary(agent.P) for agent in self.agents]
+        chains = laws if chains is None else chains
+        return np.concatenate([[1.0], *(start - pi for start, pi in zip(chains, laws, strict=True))])
+
+    @property
+    def total(self):
+        return np.eye(len(self.round))[0]
+
+
+def _others_through_responses(agents, rule, number):
+    """The map (q, q) of moments to what the others' first operators add to E[e e^T] through random responses."""
+    d, trajectories = agents[0].A.shape[-1], [_weighted(agent, rule) for agent in agents]
+
+    def covariance(p, X):
+        """Of the products X[n] (x) X[n] beyond those of the mean."""
+        mean = np.einsum("n,nab->ab", p, X)
+        return np.einsum("n,nab,ncd->acbd", p, X, X) - np.einsum("ab,cd->acbd", mean, mean)
+
+    noises = [covariance(p, anchor) / number**2 for p, anchor, _, _ in trajectories]
+    found = np.zeros((d + 1,) * 4)
+    for i, (p, _, _, steer) in enumerate(trajectories):
+        others = sum((noise for j, noise in enumerate(noises) if j != i), np.zeros_like(noises[0]))
+        found[:d, :d] += (rule.server_step / number) ** 2 * np.einsum("acbd,bdxy->acxy", covariance(p, steer), others)
+    return found.reshape((d + 1) ** 2, -1)
+
+
+class Pairs:
+    """`Closure` plus, for every pair of agents, its exact law among the means of the others minus its closure."""
+
+    def __init__(self, agents, rule):
+        pairs = itertools.combinations(range(len(agents)), 2)
+        self.alone = Closure(agents, rule)
+        self.pairs = [(pair, Law(agents, rule, random=pair), Closure(agents, rule, pair)) for pair in pairs]
+
+    @property
+    def moments(self):
+        return self.alone.moments + sum(exact.moments - closed.moments for _, exact, closed in self.pairs)
+
+    def path(self, start, rounds, chains=None):
+        """As that of `Linear`."""
+        each = []
+        for pair, *both in self.pairs:
+            own = None if chains is None else [chains[i] for i in pair]
+            each.append([np.array(list(law.path(start, rounds, own))) for law in both])
+        return np.array(list(self.alone.path(start, rounds, chains))) + sum(a - b for a, b in each)
 
 
 # Many agents.
