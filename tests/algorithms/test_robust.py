@@ -81,8 +81,119 @@ def test_a_geometric_median_that_begins_at_a_reply_leaves_it_if_it_must():
     assert pull(found) < 1e-8
 
 
+def test_a_geometric_median_stays_at_two_equal_replies_that_outweigh_the_pull_of_the_others():
+    """The unit vectors (1, 0), (0.5, 0.866) and (0, -1) add up to a length of 1.506, which is less than 2."""
+    x = np.array([[0.0, 0.0], [3.0, 0.0], [0.5, np.sqrt(0.75)], [0.0, -2.0], [0.0, 0.0]])
+    assert not apply(fh.rules.GeometricMedian(30), x).any()
+
+
 def test_a_filter_without_a_majority_gives_zero():
     assert not apply(fh.rules.ConcentrationFilter(0.1), 10 * np.eye(5)).any()
+
+
+def kept(rule, x, counts=None):
+    """The numbers of the replies that the filter keeps; `x` has one number for each agent."""
+    counts = np.full(len(x), True) if counts is None else counts
+    with jax.enable_x64(True):
+        mask = KEPT(rule, jax.numpy.asarray(np.asarray(x)[:, None] * counts[:, None]), jax.numpy.asarray(counts))
+    return np.flatnonzero(mask).tolist()
+
+
+KEPT = jax.jit(lambda rule, x, counts: rule.kept(x, counts))  # one program, because the settings are its arguments
+
+
+def test_the_filters_radius_majority_and_second_radius_are_the_published_ones():
+    """By hand, for ten replies, sigma = 1, B = 4, delta = 0.6 and a share of 0.3.
+
+    V = 2 log(2 * 10 / 0.6) = 7.013 and r = 2 sqrt(V / 4) = 2.648; for six replies V = 2 log(20) and r = 2.448.
+    """
+    rule, everyone = fh.rules.ConcentrationFilter(1.0, 4, 0.3, 0.6), list(range(10))
+    assert kept(rule, [0.0] * 9 + [2.64]) == everyone
+    assert kept(rule, [0.0] * 9 + [2.66]) == everyone[:9]
+    assert kept(fh.rules.ConcentrationFilter(10.0, 4, 0.3, 0.6), [0.0] * 9 + [26.4]) == everyone
+    six = np.arange(10) < 6
+    assert kept(rule, [0.0] * 5 + [2.44] + [0.0] * 4, six) == everyone[:6]
+    assert kept(rule, [0.0] * 5 + [2.46] + [0.0] * 4, six) == everyone[:5]
+    # Half of the replies are no majority, and six of ten are one.
+    assert kept(rule, [0.0] * 5 + [100.0] * 5) == []
+    assert kept(rule, [0.0] * 6 + [100.0] * 4) == everyone[:6]
+    # Six replies are fewer than 0.7 * 10, so the radius is 2; seven are not, and it remains 2.648.
+    assert kept(rule, [0.0] * 5 + [1.9] + [100.0] * 4) == everyone[:6]
+    assert kept(rule, [0.0] * 5 + [2.1] + [100.0] * 4) == []
+    assert kept(rule, [0.0] * 6 + [2.1] + [100.0] * 3) == everyone[:7]
+    # The centre is 0, the nearest to the mean 2/7 of those with a majority around them; the mean of all is 1.58.
+    assert kept(rule, [0.0] * 6 + [2.0] + [4.6] * 3) == everyone[:7]
+
+
+def test_shares_of_agents_are_not_lost_to_rounding():
+    """0.29 of 100 and (1 - 0.1) of 10, among others, are not what floating point makes of them."""
+    x = np.arange(100.0)[:, None] ** 2
+    np.testing.assert_allclose(apply(fh.rules.TrimmedMean(0.29), x)[0], np.mean(np.arange(29, 71) ** 2), rtol=1e-13)
+    byzantine = fh.Byzantine(HSA, 0.29, fh.attacks.Zero())
+    assert np.flatnonzero(byzantine.hostile(np.arange(100), 100)).tolist() == list(range(71, 100))
+    number, share = next((n, k / n) for n in range(3, 60) for k in range(1, n // 2) if (1 - k / n) * n > n - k)
+    near = round((1 - share) * number)
+    # Exactly as many as must be near are: the radius stays above 2 sigma.
+    found = kept(fh.rules.ConcentrationFilter(1.0, 4, share, 0.6), [0.0] * (near - 1) + [2.1] + [1e3] * (number - near))
+    assert found == list(range(near))
+
+
+def test_a_rule_sees_neither_replies_without_numbers_nor_absent_agents():
+    with jax.enable_x64(True):
+        (exchange, _), server = fh.Robust(HSA, MEDIAN).exchanges, HSA.init(jax.numpy.zeros(2))[0]
+        replies = fh.Replies(jax.numpy.array([[1.0, 2.0], [np.nan, 0.0], [3.0, np.inf], [5.0, 6.0], [9.0, 9.0]]))
+        absent = fh.Replies(replies.values, jax.numpy.array([1.0, 1.0, 1.0, 1.0, 0.0]))
+        means = [np.asarray(exchange.aggregate(server, r, None).g_bar).tolist() for r in (replies, absent)]
+    assert means == [[5.0, 6.0], [3.0, 4.0]]
+
+
+def test_attacks_by_hand():
+    x, key = jax.numpy.array([1.0, -2.0, 4.0]), jax.random.key(1)
+    assert fh.attacks.SignFlip(2.0)(key, x).tolist() == [-2.0, 4.0, -8.0]
+    assert fh.attacks.Shift(0.5)(key, x).tolist() == [1.5, -1.5, 4.5]
+    normal = jax.random.normal(key, (3,))
+    np.testing.assert_allclose(fh.attacks.Noise(0.5)(key, x) - x, 0.5 * normal, rtol=1e-5)
+    np.testing.assert_allclose(fh.attacks.Noise(0.5, relative=True)(key, x) - x, 0.5 * 6 * normal, rtol=1e-5)
+    np.testing.assert_allclose(fh.attacks.Random(3.0)(key, x), 3 * normal, rtol=1e-6)
+
+
+def test_the_number_of_inner_steps_is_geometric_up_to_its_bound():
+    """P(N > n) = 0.8^n for m = 4; 10000 rounds, within four standard errors, each at most 0.005."""
+    method = fh.FedPGBR(0.1, batches=4, max_inner=6)
+    rounds = jax.vmap(lambda t: method.steps(fh.Round(0, jax.random.fold_in(jax.random.key(0), t))))
+    steps = np.asarray(jax.jit(rounds)(jax.numpy.arange(10_000)))
+    found = [np.mean(steps > n) for n in range(7)]
+    np.testing.assert_allclose(found, [1, 0.8, 0.8**2, 0.8**3, 0.8**4, 0.8**5, 0], atol=0.02)
+    assert found[0] == 1
+
+
+def test_inner_steps_of_fed_pg_br_by_hand():
+    """G(theta) = 1 - theta, eta = 0.1, two steps from 0, where the batch of this agent would be 1.
+
+    With mu = 0.5: 0.1 (1 - 1 + 0.5) = 0.05, then 0.05 + 0.1 (0.95 - 1 + 0.5) = 0.095. With mu = 0, which nobody
+    trusts: 0.1, then 0.1 + 0.1 * 0.9 = 0.19. Other agents than the first do not move.
+    """
+    problem = fh.problems.quadratic.from_arrays(A=np.ones((1, 1, 1)), b=np.ones((1, 1)))
+    method, zero = fh.FedPGBR(0.1, batches=1, max_inner=2), np.zeros((3, 1))
+    with jax.enable_x64(True):
+        agent, memory = (
+            fh.tree.to_device(fh.tree.take(problem.agents, 0), "float64"),
+            method.init(jax.numpy.zeros(1))[1],
+        )
+        rounds = (fh.Round(jax.numpy.zeros((), int), jax.random.key(k)) for k in range(20))
+        twice = next(round for round in rounds if method.steps(round) == 2)
+
+        def moved(mu, number=0):
+            local = method.exchanges[1].local
+            return float(local(jax.numpy.array([mu]), memory, agent, zero, twice._replace(agent=number))[0][0])
+
+        assert [moved(0.5), moved(0.0), moved(0.5, 1)] == pytest.approx([0.095, 0.19, 0.0], abs=1e-15)
+
+
+def test_the_steps_of_a_round_end_where_weights_are_far_from_one_on_either_side():
+    weights = jax.numpy.array([1.0, -0.5])  # logarithms, of mean size 0.75
+    assert fh.FedPGBR(0.1, max_log_weight=0.76)._near(weights)
+    assert not fh.FedPGBR(0.1, max_log_weight=0.74)._near(weights)
 
 
 @pytest.mark.slow
@@ -94,12 +205,6 @@ def test_replies_without_numbers_count_as_absent():
     assert np.isfinite(found).all()
     undefended = fh.Byzantine(HSA, (1,), fh.attacks.NotFinite())
     assert fh.simulate(problem, undefended, **how).status.tolist() == ["diverged"] * 2
-    with jax.enable_x64(True):
-        (exchange, _), server = fh.Robust(HSA, MEDIAN).exchanges, HSA.init(jax.numpy.zeros(2))[0]
-        replies = fh.Replies(jax.numpy.array([[1.0, 2.0], [np.nan, 0.0], [3.0, np.inf], [5.0, 6.0], [9.0, 9.0]]))
-        absent = fh.Replies(replies.values, jax.numpy.array([1.0, 1.0, 1.0, 1.0, 0.0]))
-        means = [np.asarray(exchange.aggregate(server, r, None).g_bar).tolist() for r in (replies, absent)]
-    assert means == [[5.0, 6.0], [3.0, 4.0]]
 
 
 def test_the_mean_of_a_rule_that_trims_nobody_is_the_mean():

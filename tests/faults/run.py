@@ -39,6 +39,8 @@ class Fault:
     after: str
     why: str
     tests: tuple[str, ...]
+    only: str = ""
+    """Selects among the tests by their names, as `-k` of pytest does."""
 
     def planted(self, text: str) -> str:
         """Returns the text of the file with the fault. Raises `ValueError` if it cannot be planted."""
@@ -134,9 +136,9 @@ def end(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-def pytest(tests: Sequence[str]) -> list[str]:
+def pytest(tests: Sequence[str], only: str) -> list[str]:
     """The command that runs the fast ones of the tests up to the first failure."""
-    return ["-m", "pytest", "-p", "no:cacheprovider", "-m", "not slow", "-x", "-q", "--tb=short", *tests]
+    return ["-m", "pytest", "-p", "no:cacheprovider", "-m", "not slow", "-k", only, "-x", "-q", "--tb=short", *tests]
 
 
 def write(path: pathlib.Path, text: str) -> None:
@@ -146,14 +148,28 @@ def write(path: pathlib.Path, text: str) -> None:
         compiled.unlink()
 
 
-def passes(trees: Trees, tests: Sequence[str]) -> str:
+def passes(trees: Trees, tests: Sequence[str], only: str) -> str:
     """Runs the tests without a fault, and returns what they say if they do not pass."""
     with trees.one() as tree:
         code, where = trees.python(tree, "-c", "import fedhsa; print(fedhsa.__file__)")
         if not where.startswith(str(tree)):
             return f"The tests would not import the package of the copy {tree}, but {where or code}"
-        code, output = trees.python(tree, *pytest(tests))
+        code, output = trees.python(tree, *pytest(tests, only))
     return "" if code == 0 else f"{tests} end with code {code} without any fault:\n{output}"
+
+
+def without_faults(faults: Sequence[Fault]) -> list[tuple[list[str], str]]:
+    """The tests of all faults and what selects among them, file by file, so that each of them runs once."""
+    whole: dict[str, set[str]] = {}
+    selected: dict[str, set[str]] = {}
+    for fault in faults:
+        for test in fault.tests:
+            if fault.only:
+                selected.setdefault(test, set()).add(f"({fault.only})")
+            else:
+                whole.setdefault(test.split("::")[0], set()).add(test)
+    runs = [([file] if file in tests else sorted(tests), "") for file, tests in whole.items()]
+    return runs + [([test], " or ".join(sorted(words))) for test, words in selected.items() if test not in whole]
 
 
 def outcome(trees: Trees, fault: Fault) -> tuple[str, float]:
@@ -164,7 +180,7 @@ def outcome(trees: Trees, fault: Fault) -> tuple[str, float]:
         text = path.read_text()
         try:
             write(path, fault.planted(text))
-            code, output = trees.python(tree, *pytest(fault.tests))
+            code, output = trees.python(tree, *pytest(fault.tests, fault.only))
         except ValueError as error:
             return f"ERROR: {error}", time.perf_counter() - start
         finally:
@@ -190,15 +206,13 @@ def main() -> int:
         trees = Trees(pathlib.Path(folder), options.workers)
         try:
             if not options.unchecked:
-                start, files = time.perf_counter(), {}
-                for test in sorted({test for fault in faults for test in fault.tests}):
-                    files.setdefault(test.split("::")[0], []).append(test)
-                for failure in pool.map(lambda tests: passes(trees, tests), files.values()):
+                start, runs = time.perf_counter(), without_faults(faults)
+                for failure in pool.map(lambda run: passes(trees, *run), runs):
                     if failure:
                         trees.stop()
                         print(failure)
                         return 1
-                print(f"The tests of {len(files)} files pass without faults ({time.perf_counter() - start:.0f} s).")
+                print(f"The tests pass without faults ({time.perf_counter() - start:.0f} s).", flush=True)
             return plant(trees, pool, faults)
         except KeyboardInterrupt:
             print("Interrupted; the copies are removed.")
