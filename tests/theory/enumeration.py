@@ -378,6 +378,79 @@ class Pairs:
         return np.array(list(self.alone.path(start, rounds, chains))) + sum(a - b for a, b in each)
 
 
+# Replies that are missing or altered.
+
+
+class Outcomes(NamedTuple):
+    """All that may happen in a round, in `n` cases."""
+
+    chance: np.ndarray
+    A: np.ndarray
+    """The slopes of the operators of every step, `(n, M, H, d, d)`."""
+    g: np.ndarray
+    """Their values at the error zero, `(n, M, H, d)`."""
+    first: np.ndarray
+    """What arrives of first operators, times their weights, `(n, M, d, d)`."""
+    last: np.ndarray
+    """What arrives of displacements, times their weights, `(n, M, d, d)`."""
+    air: np.ndarray
+    """What the receiver adds in the two exchanges, `(n, 2, d)`."""
+
+    def moments(self, e, rule):
+        """E[(e', 1)(e', 1)^T] one round after the error `e`."""
+        eta, H, alpha, kappa = rule
+        anchors = self.A[:, :, 0] @ e + self.g[:, :, 0]
+        g_hat = np.einsum("nmab,nmb->na", self.first, anchors) + self.air[:, 0]
+        y = np.broadcast_to(e, anchors.shape)
+        for step in range(H):
+            G = np.einsum("nmab,nmb->nma", self.A[:, :, step], y) + self.g[:, :, step]
+            y = y + eta * (G + kappa * (g_hat[:, None] - anchors))
+        after = e + alpha * (np.einsum("nmab,nmb->na", self.last, y - e) + self.air[:, 1])
+        x = np.append(after, np.ones((len(after), 1)), axis=1)
+        return np.einsum("n,na,nb->ab", self.chance, x, x)
+
+
+def outcomes(agents, local_steps, sets, arrivals, airs=None, *, all_first=False):
+    """Every set of agents, with all that they observe independently and all ways in which their replies arrive.
+
+    **Arguments:**
+
+    - `agents`: for each agent its observations `(probability, A, g)`.
+    - `sets`: the `(probability, weights)` of each set of agents.
+    - `arrivals`: the `(probability, matrix)` of each way in which a reply arrives.
+    - `airs`: the `(probability, noise)` of what the receiver adds to a sum of replies. Default: nothing.
+    - `all_first`: whether all agents answer first, with equal weights.
+    """
+    M, d, found = len(agents), len(arrivals[0][1]), []
+    airs = [(1.0, np.zeros(d))] if airs is None else airs
+    both_airs = [(p * q, np.array([x, y])) for (p, x), (q, y) in itertools.product(airs, airs)]
+    for chance, weights in sets:
+        there, number = weights > 0, max((weights > 0).sum(), 1)
+        at_first = np.full(M, 1 / M) if all_first else weights
+        shares = np.array([1 / M if all_first else there.any() / number, there.any() / number])
+        own = []
+        for i, agent in enumerate(agents):
+            seen = itertools.product(agent, repeat=local_steps if there[i] else int(all_first))
+            nothing = [(1.0, np.zeros((d, d)))]
+            ways = itertools.product(seen, *(arrivals if w > 0 else nothing for w in (at_first[i], weights[i])))
+            own.append([_way(way, agent[0], local_steps, at_first[i], weights[i]) for way in ways])
+        own.append([(p, shares[:, None] * air) for p, air in both_airs])
+        places = np.indices([len(ways) for ways in own]).reshape(M + 1, -1)
+        columns = [[np.array(x)[at] for x in zip(*ways, strict=True)] for ways, at in zip(own, places, strict=True)]
+        *each, (p_air, air) = columns
+        p = chance * p_air * functools.reduce(np.multiply, [column[0] for column in each])
+        found.append([p, *(np.stack(x, axis=1) for x in list(zip(*each, strict=True))[1:]), air])
+    return Outcomes(*(np.concatenate(x) for x in zip(*found, strict=True)))
+
+
+def _way(way, unseen, local_steps, at_first, weight):
+    """What an agent meets in a round: its probability, operators of all steps, and its replies as they arrive."""
+    seen, (p_first, first), (p_last, last) = way
+    steps = [*seen, *[unseen] * (local_steps - len(seen))]  # later steps of an absent agent do not matter
+    p = np.prod([q for q, _, _ in seen]) * p_first * p_last
+    return p, [A for _, A, _ in steps], [g for _, _, g in steps], at_first * first, weight * last
+
+
 # Many agents.
 
 
