@@ -197,7 +197,8 @@ def _statistics(claims: list[Claim]) -> str:
 <h2 id="statistics">How the intervals are made</h2>
 <p>Every curve is the mean of independent runs, one per seed, and its band is the 95&nbsp;% interval of that mean at
 each round. Errors are positive and skewed, so intervals are symmetric for the logarithm of the mean (delta method,
-Student's quantile) rather than for the mean itself. Curves without noise have one run and no band.</p>
+Student's quantile, a little wider for skewness) rather than for the mean itself. Curves without noise have one run
+and no band.</p>
 <p>A floor is the average of each run over its flat part, then the mean over seeds. Errors of successive rounds are
 correlated, but seeds are independent: whatever correlation there is within a run shows in the spread between seeds,
 from which the interval is made. Methods that are compared share their noise, and their ratio is taken with seeds
