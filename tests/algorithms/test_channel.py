@@ -2,11 +2,15 @@
 
 import functools
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedhsa as fh
 from cases import CASES
+from fedhsa.algorithms.base import Arrival
+from fedhsa.algorithms.delay import Sent
 
 HSA, LOCAL = fh.FedHSA(0.03, 4), fh.LocalSA(0.03, 4)
 
@@ -27,6 +31,55 @@ def test_without_memory_a_biased_codec_stalls_error_feedback_comes_near_and_diff
     assert floor(algorithm, 0.02, "none") > 1e-2
     assert 1e-8 < floor(algorithm, 0.02, "error") < floor(algorithm, 0.02, "none") / 10
     assert floor(algorithm, 0.02, "difference") < 1e-20
+
+
+def test_moments_of_losses_fading_and_two_stages_are_means_over_their_cases():
+    """A loss of 1/4: 0 or 4/3 (or 1), with the chances 1/4 and 3/4. Then one of two entries, doubled, by a fair coin.
+
+    A gain of mean 1 and standard deviation s has the mean square 1 + s^2.
+    """
+    assert fh.Lossy(LOCAL, 0.25).arrival(2)[:3] == pytest.approx((1, 0.75 * (4 / 3) ** 2, 0))
+    assert fh.Lossy(LOCAL, 0.25, rescale=False).arrival(2)[:3] == pytest.approx((0.75, 0.75, 0))
+    assert fh.OverTheAir(LOCAL, 0.5, 0.3).arrival(2) == pytest.approx((1, 1.25, 0, 0.09))
+    x = np.array([3.0, -1.0])
+    loss, entry = fh.Lossy(LOCAL, 0.25).arrival(2), fh.codecs.RandK(0.5).arrival(2)
+    masks, gains = (np.array([2.0, 0.0]), np.array([0.0, 2.0])), ((0.25, 0.0), (0.75, 4 / 3))
+    once = sum(chance * gain**2 for chance, gain in gains) * sum(np.outer(c * x, c * x) / 2 for c in masks)
+    assert entry is not None
+    assert loss is not None
+    for both in (loss.then(entry), entry.then(loss)):
+        np.testing.assert_allclose(both.square * np.outer(x, x) + both.entries * np.diag(x**2), once, atol=1e-14)
+    # Twice one of two entries: both stages keep the same one with probability 1/2.
+    twice = sum(np.outer(c * d * x, c * d * x) / 4 for c in masks for d in masks)
+    both = entry.then(entry)
+    np.testing.assert_allclose(both.square * np.outer(x, x) + both.entries * np.diag(x**2), twice, atol=1e-14)
+    assert Arrival(added=0.2).then(Arrival(added=0.3)).added == pytest.approx(0.5)
+
+
+def test_noise_on_the_air_is_divided_by_the_number_of_those_who_sent():
+    """The server receives the sum of the senders' replies plus one noise, and divides by their number."""
+    (exchange,) = fh.OverTheAir(LOCAL, 0.0, 0.3).exchanges
+    round, values = fh.Round(0, jax.random.key(0), num_agents=4), jnp.ones((4, 2))
+    noises = []
+    for weights in (None, jnp.array([1.0, 1.0, 0.0, 0.0]), jnp.array([0.0, 0.0, 1.0, 0.0])):
+        server = exchange.aggregate(LOCAL.init(jnp.zeros(2))[0], fh.Replies(values, weights), round)
+        noises.append(np.asarray(server.theta) - 1)
+    np.testing.assert_allclose(noises[1], 2 * noises[0], rtol=1e-4)
+    np.testing.assert_allclose(noises[2], 4 * noises[0], rtol=1e-4)
+    assert np.abs(noises[0]).min() > 1e-3
+
+
+def test_a_late_reply_counts_only_if_the_parameter_has_not_moved_farther_than_the_threshold():
+    """In round 2 the replies of rounds 0 and 1 are 5 and 7, computed at 0 and 3. With a delay of 2, 5 arrives."""
+    queue = Sent(jnp.array([[5.0], [7.0]]), jnp.array([0, 1]), jnp.array([[0.0], [3.0]]))
+    round = fh.Round(jnp.asarray(2), jax.random.key(0))
+
+    def arriving(at, threshold, queue=queue):
+        method = fh.Delayed(LOCAL, 2, threshold, random=False)
+        return float(method._arriving(queue, fh.algorithms.Coded(jnp.array([at]), 0.0), round)[0])
+
+    assert [arriving(0.5, 1.0), arriving(-1.5, 1.0), arriving(-1.5, 2.0)] == [5.0, 0.0, 5.0]
+    assert arriving(0.5, 1.0, queue._replace(round=jnp.array([-1, 1]))) == 0.0  # nothing was sent yet
 
 
 def test_the_floor_of_error_feedback_is_of_second_order_in_the_step():

@@ -1,6 +1,7 @@
 """Codecs keep what they promise: the mean, the error, the bits."""
 
 import functools
+import itertools
 
 import jax
 import numpy as np
@@ -77,6 +78,24 @@ def test_bits_are_those_of_values_places_signs_and_levels():
     }
     assert list(sizes.values()) == [100 * (64 + 10), 100 * 64, 1000 + 64, 64 + 1000 * (1 + 2)]
     assert fh.codecs.TopK(0.01).bits(3) == 64 + 2  # at least one entry
+
+
+def test_the_error_of_the_quantiser_is_the_smaller_of_two_bounds():
+    """d / s^2 and sqrt(d) / s: 10 / 25 = 0.4 is below sqrt(10) / 5 = 0.63, and 10 is above sqrt(10)."""
+    assert fh.codecs.Quantised(5).error(10) == pytest.approx(0.4)
+    assert fh.codecs.Quantised(1).error(10) == pytest.approx(np.sqrt(10))
+
+
+@pytest.mark.parametrize("rescale", [True, False])
+def test_the_moments_of_random_entries_are_the_mean_over_all_choices(rescale):
+    """E C(x) = m x and E C(x) C(x)^T = s x x^T + t diag(x x^T), summed over the ten pairs among five entries."""
+    codec, x = fh.codecs.RandK(0.4, rescale=rescale), np.array([1.0, -2.0, 0.5, 3.0, -1.5])
+    sent = [x * np.isin(np.arange(5), pair) * (2.5 if rescale else 1) for pair in itertools.combinations(range(5), 2)]
+    m, s, t, added = codec.arrival(5)
+    np.testing.assert_allclose(np.mean(sent, axis=0), m * x, rtol=1e-14)
+    squares = s * np.outer(x, x) + t * np.diag(x**2)
+    np.testing.assert_allclose(np.mean([np.outer(c, c) for c in sent], axis=0), squares, rtol=1e-14)
+    assert added == 0
 
 
 def test_arguments_out_of_range_are_refused():

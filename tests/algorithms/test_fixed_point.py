@@ -20,6 +20,19 @@ def moved(server, exchange, values, round):
     return [np.asarray(x) for x in jax.tree.leaves(exchange.aggregate(server, Replies(values), round))]
 
 
+def test_numbers_are_rounded_to_the_nearest_unit_and_refused_beyond_the_range():
+    """With two bits the unit is 1/4. With 60 bits and two agents the range is 2^62 / 2^60 / 2 = 2, so that sums fit."""
+    with jax.enable_x64(True):
+        method = fh.FixedPoint(fh.LocalSA(0.1, 2), 2)
+        whole = method._whole(jax.numpy.array([0.3, -0.3, 0.37, 0.38, -0.38]), 2)
+        assert whole.tolist() == [1, -1, 1, 2, -2]
+        fine = fh.FixedPoint(fh.LocalSA(0.1, 2), 60)
+        assert fine.largest(2) == 2.0
+        whole = fine._whole(jax.numpy.array([2.0, -2.0, 2.001, np.nan]), 2)
+    assert whole.tolist() == [2**61, -(2**61), -(2**63), -(2**63)]
+    assert 2 * 2**61 < 2**63
+
+
 @pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in METHODS])
 def test_an_exchange_says_truly_whether_it_needs_only_the_mean(name):
     """Replies are changed so that their (weighted) mean stays: where it suffices, the server notices nothing."""

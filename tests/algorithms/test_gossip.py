@@ -33,6 +33,22 @@ def test_weights_are_symmetric_and_add_up_to_one(name):
     assert (np.diag(W) > 0).all()
 
 
+def test_agents_combine_before_or_after_their_own_step():
+    """Parameters 0 and 4, displacements 1 and 2, weights 3/4 and 1/4.
+
+    First: 0.25 * 4 + 1 = 2 and 0.75 * 4 + 2 = 5. Last: 0.75 * 1 + 0.25 * 6 = 2.25 and 0.25 * 1 + 0.75 * 6 = 4.75.
+    """
+    graph, round = fh.graphs.Mixing([[0.75, 0.25], [0.25, 0.75]]), Round(0, jax.random.key(0), num_agents=2)
+    with jax.enable_x64(True):
+        for combine, expected in (("first", [2.0, 5.0]), ("last", [2.25, 4.75])):
+            method = fh.Gossip(fh.LocalSA(0.1, 2), graph, combine)
+            server = method.init(jax.numpy.zeros(1))[0]
+            apart = server._replace(servers=server.servers._replace(theta=jax.numpy.array([[0.0], [4.0]])))
+            moved = method.exchanges[0].aggregate(apart, fh.Replies(jax.numpy.array([[1.0], [2.0]])), round)
+            np.testing.assert_allclose(moved.servers.theta[:, 0], expected, rtol=1e-15)
+            np.testing.assert_allclose(moved.theta, [3.5], rtol=1e-15)
+
+
 def test_neighbours_are_those_of_the_graph():
     ring, grid = weights_of(fh.graphs.Ring(6)), weights_of(fh.graphs.Grid(2, 3))
     np.testing.assert_allclose(ring[0], [1 / 3, 1 / 3, 0, 0, 0, 1 / 3])

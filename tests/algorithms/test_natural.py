@@ -8,8 +8,19 @@ import pytest
 import fedhsa as fh
 from cases import POLICIES, observed, quadratic
 from fedhsa import tree
+from fedhsa.algorithms.fed_kl import adapted, bounded, root
 from fedhsa.algorithms.natural import conjugate_gradients
 from loops.policies import fisher
+
+
+def test_penalties_ratios_and_distances_have_the_constants_of_fed_kl():
+    """For a target of 1.1 a distance below 1 halves the penalty, one above 1.21 doubles it, others leave it alone."""
+    adjusted = [float(adapted(2.0, jnp.asarray(d), 1.1)) for d in (0.99, 1.01, 1.1, 1.2, 1.22)]
+    assert adjusted == [1.0, 2.0, 2.0, 2.0, 4.0]
+    np.testing.assert_allclose(bounded(jnp.array([1e-9, 0.5, 9.9, 10.1])), [1e-8, 0.5, 9.9, 10.0], rtol=1e-6)
+    np.testing.assert_allclose(root(jnp.array([0.25, 1e-10])), [0.5, 1e-4], rtol=1e-6)
+    method = fh.FedKL(0.1, 1)
+    assert [float(method._bounded(p, 1e-3)) for p in (1e-4, 0.5, 30.0)] == pytest.approx([1e-3, 0.5, 20.0])
 
 
 def test_the_direction_of_admm_tends_to_that_of_the_average_matrix():

@@ -8,6 +8,7 @@ from scipy import optimize
 
 import fedhsa as fh
 from cases import CASES
+from fedhsa.algorithms.local import operator_elsewhere
 from fedhsa.algorithms.multilevel import estimator_weight
 
 
@@ -124,6 +125,24 @@ def test_multilevel_steps_of_level_zero_are_local_sa():
     problem = CASES["td"]().problem
     local = path(problem, fh.LocalSA(0.05, 4), rounds=6, seeds=2)
     np.testing.assert_allclose(path(problem, fh.MultilevelSA(0.05, 4, max_level=0), rounds=6, seeds=2), local)
+
+
+def test_operators_elsewhere_are_weighed_by_how_much_likelier_the_observation_is_there():
+    """An observation seen at 1 with the likelihood exp(theta): at 1.5 it weighs exp(0.5), and at most its bound."""
+
+    class Seen:
+        def log_ratio(self, old, new, o):
+            return old - new
+
+        def weighted_operator(self, theta, o, weights):
+            return weights * o
+
+    def elsewhere(theta, bound=None):
+        return float(operator_elsewhere(Seen(), jnp.asarray(theta), 2.0, jnp.asarray(1.0), bound))
+
+    assert elsewhere(1.5) == pytest.approx(2 * np.exp(0.5), rel=1e-6)
+    assert elsewhere(0.5, 1.2) == pytest.approx(2 * np.exp(-0.5), rel=1e-6)
+    assert elsewhere(1.5, 1.2) == pytest.approx(2.4, rel=1e-6)
 
 
 def test_momentum_keeps_the_bias_of_local_sa_for_every_beta():

@@ -1,11 +1,14 @@
 """Weights, projection and momentum on the server, and what they refuse."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedhsa as fh
 from cases import observed, quadratic
 from contract import World
+from fedhsa.problems._regions import nearest
 from loops import output
 
 LOCAL = fh.LocalSA(0.03, 4)
@@ -20,6 +23,14 @@ def test_shifts_that_must_add_to_zero_find_the_weighted_root():
     assert np.linalg.norm(root - problem.theta_star) > 1e-2
     result = fh.simulate(problem, fh.Weighted(fh.SCAFFLSA(0.05, 4), WEIGHTS), rounds=2000, every=2000)
     np.testing.assert_allclose(result.theta[0], root, atol=1e-10)
+
+
+def test_the_nearest_point_of_a_ball_or_a_box():
+    with jax.enable_x64(True):
+        theta = jnp.array([3.0, -4.0])
+        np.testing.assert_allclose(nearest(theta, 10.0, None), [3.0, -4.0], rtol=1e-15)
+        np.testing.assert_allclose(nearest(theta, 2.0, None), [1.2, -1.6], rtol=1e-15)
+        np.testing.assert_allclose(nearest(theta, None, np.array([-1.0, 5.0])), [3.0, -1.0], rtol=1e-15)
 
 
 @pytest.mark.slow
