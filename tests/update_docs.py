@@ -1,23 +1,63 @@
-"""Brings the pages up to date: runs their code and writes what it prints where they show it.
+"""Brings the pages up to date: writes what their code prints, and the numbers of studies, where they show them.
 
-    python tests/update_docs.py                    # all pages
+    python tests/update_docs.py                            # all pages
     python tests/update_docs.py docs/theory/predict.md     # some of them
+    python tests/update_docs.py --numbers results          # only the numbers of the studies that were run into results/
+
+The numbers in the text come from `docs/numbers/`, which `--numbers` writes from what `fedhsa reproduce` has left.
+`--as-they-are` takes outcomes of other code too: use it only if what has changed since cannot change a number.
 
 Look at the difference before you commit it: the text around a number that has changed may have to change, too.
 """
 
+import argparse
 import pathlib
 import sys
 import tempfile
 
 import conftest  # noqa: F401  # the same strict arithmetic as in the tests
 import pages
+import values
 
 
-def main(names: list[str]) -> int:
-    """Runs the pages and renews them; gives the exit code, 1 where something is left for a reader to change."""
+def main(arguments: list[str]) -> int:
+    """Renews the pages; gives the exit code, 1 where something is left for a reader to change."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="pages, or studies after --numbers; all of them by default")
+    parser.add_argument("--numbers", metavar="RESULTS", type=pathlib.Path, help="where `fedhsa reproduce` was run into")
+    parser.add_argument("--as-they-are", action="store_true", help="also outcomes of code that has changed since")
+    settings = parser.parse_args(arguments)
+    if settings.numbers is not None:
+        results = settings.numbers.resolve()
+        stored = [str(path.parent.relative_to(results)) for path in sorted(results.rglob("data.npz"))]
+        for name in settings.names or stored:
+            print(values.write(name, results, settings.as_they_are), flush=True)
+        return renew_numbers(pages.PAGES)
+    wanted = [pathlib.Path(name).resolve() for name in settings.names] or pages.PAGES
+    return renew_numbers(wanted) | run_code(wanted)
+
+
+def renew_numbers(wanted: list[pathlib.Path]) -> int:
+    """Writes the numbers of the studies into the text of pages."""
     left = 0
-    for page in [pathlib.Path(name).resolve() for name in names] or pages.PAGES:
+    for page in wanted:
+        before = page.read_text()
+        try:
+            after = values.renewed(before)
+        except ValueError as error:
+            print(f"{pages.name(page)}, {error}")
+            left = 1
+            continue
+        if after != before:
+            page.write_text(after)
+            print(f"{pages.name(page)}: numbers renewed", flush=True)
+    return left
+
+
+def run_code(wanted: list[pathlib.Path]) -> int:
+    """Runs the pages and writes what they print."""
+    left = 0
+    for page in wanted:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 blocks = pages.run(page, pathlib.Path(folder).resolve())

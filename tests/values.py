@@ -1,0 +1,288 @@
+"""Numbers in the text of pages: where each comes from, and how it is brought up to date.
+
+`python tests/update_docs.py --numbers results` writes the numbers of the studies that `fedhsa reproduce` has run into
+`docs/numbers/`, one file each. On a page, such a number is followed by a comment, which readers do not see:
+
+    The floor is 2.40 (2.31 to 2.48)<!-- = "ratio, 0.8" .2f --> times FedHSA's.
+
+Between `=` and the format stands a Python expression. A string is the check of that name, or the value that
+`docs/numbers/more.py` adds under it, of the study that the page named last before it, as in `fedhsa reproduce td/slow`.
+`check["ratio, 0.8"].expected` is what the check expects; `facts`, `table` and `settings` are those of the study, and
+`study("td/slow")` is another one. Whether the interval is shown, and how, is decided by what stands there already.
+
+Numbers of others are marked with their source, `0.379<!-- quoted: Mangold et al. -->`, and those that no study gives
+with the reason, `0.95<!-- kept: a first attempt on another problem -->`.
+"""
+
+import fnmatch
+import functools
+import hashlib
+import importlib.util
+import inspect
+import json
+import math
+import pathlib
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pages
+
+NUMBERS = pages.ROOT / "docs" / "numbers"
+DRAWS = pages.ROOT / "tests" / "problems" / "draws.json"
+"""What the random problems of today look like; a generator that changes, changes this file."""
+DIGITS = 8
+LONGEST = 300
+"""Lists of facts that are longer are curves, which no sentence quotes."""
+
+N = r"[-+]?(?:\d{1,3}(?: \d{3})+|\d+)(?:\.\d+)?(?:e[-+]?\d+)?(?![\d.])"
+SHOWN = rf"(?P<value>{N})(?P<rest>(?P<open>\s+[(\[]){N}(?P<between>\s+to\s+|,\s+){N}(?P<close>[)\]]))?"
+MARKED = re.compile(rf"(?<![\w.]){SHOWN}<!--\s+=\s+(?P<what>.+?)\s+(?P<form>[#,]?\.\d+[efg])\s+-->", re.DOTALL)
+TYPED = re.compile(rf"{N}(?:\s+[(\[]{N}(?:\s+to\s+|,\s+){N}[)\]])?<!--\s+(?:quoted|kept): .+?\s+-->", re.DOTALL)
+NAMED = re.compile(r"fedhsa\s+reproduce\s+([\w-]+(?:/[\w-]+)?)")
+
+
+class Value(float):
+    """What a check measured, with its interval and what was expected."""
+
+    low: float
+    high: float
+    expected: Any
+    verdict: str | None
+
+
+def _maker() -> Any:
+    """`docs/figures/make.py`, which knows the code that a study depends on."""
+    return _load(pages.ROOT / "docs" / "figures" / "make.py")
+
+
+def _more(name: str) -> Any:
+    """The function that adds values of a study, or None."""
+    return _load(NUMBERS / "more.py").MORE.get(name)
+
+
+@functools.cache
+def _load(path: pathlib.Path) -> Any:
+    spec = importlib.util.spec_from_file_location(f"docs_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@functools.cache
+def _studies() -> dict[str, Any]:
+    from fedhsa.experiments.run.presets import studies
+
+    return studies()
+
+
+@functools.cache
+def _code_of(module: str) -> str:
+    return _maker().reached(pathlib.Path(module).read_text(), ("run", "check", "table"))
+
+
+def digest(name: str) -> str:
+    """A fingerprint of what the numbers of a study depend on: settings, its own code, statistics and random problems.
+
+    The code of the engine and of the theory does not count: tests hold its numbers fixed.
+    """
+    from fedhsa.experiments.run import store
+
+    maker, experiment = _maker(), _studies()[name]
+    words = ("title", "source", "choices")
+    settings = {key: value for key, value in store.settings(experiment).items() if key not in words}
+    parts = [json.dumps(settings, sort_keys=True), _code_of(sys.modules[type(experiment).__module__].__file__ or "")]
+    parts += [maker.canonical(path.read_text()) for path in sorted((maker.PACKAGE / "statistics").glob("*.py"))]
+    parts += [DRAWS.read_text()] if DRAWS.exists() else []
+    parts += [] if _more(name) is None else [maker.canonical(inspect.getsource(_more(name)))]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def write(name: str, results: pathlib.Path, as_they_are: bool = False) -> str:
+    """Writes the numbers of one study from its stored outcome; returns what was done, as a sentence."""
+    from fedhsa import _files
+    from fedhsa._json import plain
+    from fedhsa.experiments.run import store
+    from fedhsa.experiments.study.base import Outcome
+
+    experiment = _studies()[name]
+    outcome = store.find(experiment, results)
+    if outcome is None and as_they_are and (results / name / "data.npz").exists():
+        arrays, header = _files.read_arrays(results / name / "data.npz", store.KIND)
+        outcome = Outcome(arrays, header["facts"])
+    if outcome is None:
+        return f"{name}: {results} has no outcome of today's code; run `fedhsa reproduce {name} --out {results}`"
+    found = {
+        "command": f"fedhsa reproduce {name}",
+        "depends_on": digest(name),
+        "settings": store.settings(experiment),
+        "checks": {
+            check.name.removeprefix(f"{name}: "): _entry(check.measured, check.interval)
+            | {"expected": check.expected, "verdict": check.verdict}
+            for check in experiment.checks(outcome)
+        },
+        "more": {key: _entry(*entry) for key, entry in _added(experiment, outcome)},
+        "facts": outcome.facts,
+        "table": {column: list(entries) for column, entries in experiment.table(outcome).items()},
+    }
+    path = NUMBERS / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _files.write_text(path, json.dumps(_short(plain(found)), indent=1) + "\n")
+    return f"{name}: written"
+
+
+def _entry(measured: float, interval: tuple[float, float] | None) -> dict[str, Any]:
+    return {"measured": measured} | ({} if interval is None else {"low": interval[0], "high": interval[1]})
+
+
+def _added(experiment: Any, outcome: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """The further values of a study: numbers, and estimates with their intervals."""
+    more = _more(experiment.name)
+    for key, value in (more(experiment, outcome) if more else {}).items():
+        if value is not None:
+            yield key, (value.value, value.interval) if hasattr(value, "interval") else (value, None)
+
+
+def _short(value: Any) -> Any:
+    """Fewer digits than the machine has, and without curves."""
+    if isinstance(value, float) and math.isfinite(value):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, dict):
+        short = {key: _short(entry) for key, entry in value.items()}
+        return {key: entry for key, entry in short.items() if entry is not None or value[key] is None}
+    if isinstance(value, list):
+        return [_short(entry) for entry in value] if len(value) <= LONGEST else None
+    return value
+
+
+def files() -> dict[str, pathlib.Path]:
+    """The file of every study that has one."""
+    return {str(path.relative_to(NUMBERS).with_suffix("")): path for path in sorted(NUMBERS.rglob("*.json"))}
+
+
+def out_of_date() -> list[str]:
+    """The files whose numbers today's code may not give any more."""
+    return [name for name, path in files().items() if json.loads(path.read_text())["depends_on"] != digest(name)]
+
+
+class Study:
+    """The numbers of one study, as expressions see them."""
+
+    def __init__(self, name: str):
+        path = NUMBERS / f"{name}.json"
+        if not path.exists():
+            raise KeyError(f"{path.relative_to(pages.ROOT)} does not exist")
+        found = json.loads(path.read_text())
+        self.facts, self.table, self.settings = found["facts"], found["table"], found["settings"]
+        self.check = {key: _value(entry) for key, entry in (found["checks"] | found["more"]).items()}
+
+    def checks(self, pattern: str) -> list[Value]:
+        """The checks whose names match a pattern, as in `max(checks("slope*"))`."""
+        return [value for key, value in self.check.items() if fnmatch.fnmatchcase(key, pattern)]
+
+    def rows(self, **values: Any) -> list[dict[str, Any]]:
+        """The rows of the table that have these values."""
+        keys = list(self.table)
+        rows = [dict(zip(keys, row, strict=True)) for row in zip(*self.table.values(), strict=True)]
+        return [row for row in rows if all(row[key] == value for key, value in values.items())]
+
+    def row(self, **values: Any) -> dict[str, Any]:
+        """The one row of the table that has these values."""
+        (found,) = self.rows(**values)
+        return found
+
+
+def _value(entry: dict[str, Any]) -> Value:
+    value = Value(_number(entry["measured"]))
+    value.low, value.high = (_number(entry.get(end, entry["measured"])) for end in ("low", "high"))
+    value.expected, value.verdict = entry.get("expected"), entry.get("verdict")
+    return value
+
+
+def _number(entry: Any) -> float:
+    return math.nan if entry is None else float(entry)
+
+
+study = functools.cache(Study)
+
+FUNCTIONS = {f.__name__: f for f in (min, max, abs, sum, len, round, zip, range, sorted, math.sqrt, math.log)}
+
+
+def evaluate(what: str, name: str | None) -> Any:
+    """The value of an expression on a page whose last study before it is `name`."""
+    there: dict[str, Any] = {"study": study, "__builtins__": FUNCTIONS}
+    if name is not None:
+        one = study(name)
+        there |= {key: getattr(one, key) for key in ("check", "checks", "facts", "table", "settings", "rows", "row")}
+    found = eval(what, there)  # the pages are ours
+    return there["check"][found] if isinstance(found, str) else found
+
+
+def shown(number: float, form: str) -> str:
+    """A number as pages write it: 45 398 and 6.2e-6.
+
+    >>> shown(45398.2, ",.0f"), shown(6.2e-6, ".1e"), shown(0.25, ".2f")
+    ('45 398', '6.2e-6', '0.25')
+    """
+    text = f"{number:{form}}".replace(",", " ").removesuffix(".")  # "#.3g" keeps zeros, and a point at the end
+    return re.sub(r"e([-+])0*(\d)", lambda e: f"e{e[1].strip('+')}{e[2]}", text)
+
+
+def renewed(text: str) -> str:
+    """A page with every marked number as its file has it."""
+
+    def write_one(found: re.Match[str]) -> str:
+        named = [name for name in NAMED.findall(text, 0, found.start()) if (NUMBERS / f"{name}.json").exists()]
+        what = " ".join(found["what"].split())
+        try:
+            value = evaluate(what, named[-1] if named else None)
+            ends = [shown(end, found["form"]) for end in (value.low, value.high)] if found["rest"] else []
+        except Exception as error:
+            line = text.count("\n", 0, found.start()) + 1
+            raise ValueError(f"line {line}: `{what}`: {type(error).__name__}: {error}") from error
+        new = shown(value, found["form"])
+        if ends:
+            new += f"{found['open']}{ends[0]}{found['between']}{ends[1]}{found['close']}"
+        return new + text[found.end("rest" if found["rest"] else "value") : found.end()]
+
+    return MARKED.sub(write_one, text)
+
+
+LEVELS = {0.999, 0.99, 0.95, 99.9}
+"""Levels of intervals, and 99.9 %."""
+WITH_A_POINT = re.compile(r"(?<![\w.:/-])-?\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+)(?![\w.]*\w)")
+
+
+def typed_by_hand(text: str) -> list[str]:
+    """The numbers with a point or an exponent in the text of a page that nothing gives.
+
+    What the code of the page contains or prints is compared when the page runs, and settings belong to the study.
+    """
+    known = LEVELS | {float(n) for block in pages.read(text) for n in WITH_A_POINT.findall(block.text)}
+    known |= {float(n) for code in re.findall(r"`[^`\n]+`", text) for n in WITH_A_POINT.findall(code)}
+
+    def blank(found: re.Match[str]) -> str:
+        return re.sub(r"\S", " ", found[0])
+
+    plain = re.sub(r"^```.*?^```$", blank, text, flags=re.DOTALL | re.MULTILINE)
+    for left_out in (MARKED, TYPED, re.compile(r"<!--.*?-->", re.DOTALL)):
+        plain = left_out.sub(blank, plain)
+    plain = re.sub(r"\$\$.+?\$\$|\$[^$\n]+\$|`[^`\n]+`|\]\([^)]*\)", blank, plain, flags=re.DOTALL)
+    found = []
+    for number in WITH_A_POINT.finditer(plain):
+        named = [name for name in NAMED.findall(text, 0, number.start()) if name in files()]
+        settings = _leaves(study(named[-1]).settings) if named else set()
+        if abs(float(number[0])) not in {abs(entry) for entry in known | settings}:
+            found.append(f"line {plain.count(chr(10), 0, number.start()) + 1}: {number[0]}")
+    return found
+
+
+def _leaves(value: Any) -> set[float]:
+    """All numbers in nested settings."""
+    if isinstance(value, dict | list):
+        return set().union(*map(_leaves, value.values() if isinstance(value, dict) else value), set())
+    return {float(value)} if isinstance(value, int | float) else set()
