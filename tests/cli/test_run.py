@@ -486,6 +486,8 @@ def stopped(tmp_path, monkeypatch, capsys) -> list[str]:
 def test_checkpoints_of_another_run_are_rejected(stopped, capsys):
     assert main([*stopped, "--resume", "--seeds", "4", "--force"]) == 2
     assert "belong to another run, with `seeds` 3 instead of 4" in sentence(capsys)
+    assert main([*stopped, "--resume", "--rounds", "10", "--force"]) == 2  # fewer are not more of the same
+    assert "belong to another run, with `rounds` 20 instead of 10" in sentence(capsys)
 
 
 @pytest.mark.parametrize("name", ["LocalSA.npz", "FedHSA.npz", "settings.json"])

@@ -202,6 +202,17 @@ def test_a_certificate_counts_only_while_it_is_valid(made, monkeypatch):
             trust.open(node.sign(b"x"), "node-0")
 
 
+def test_a_certificate_does_not_outlive_its_authority(tmp_path, monkeypatch):
+    monkeypatch.setattr(keys, "AUTHORITY_DAYS", 1)
+    home = keys.make_keys(tmp_path / "federation", 1, days=1)
+    certificate, trust = keys.renew(home, 0, days=100).read_bytes(), Trust.load(home / "server")
+    assert trust.admit(certificate) == "node-0"
+    then = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=2)
+    monkeypatch.setattr(signing, "_now", lambda: then)
+    with pytest.raises(RejectedError, match="renew it, or set the clock"):
+        trust.admit(certificate)
+
+
 def test_a_node_makes_its_own_key_and_only_the_request_leaves_it(federation, tmp_path):
     asked = keys.request(tmp_path / "mine")
     assert keys.request(tmp_path / "mine").read_bytes() == asked.read_bytes()  # asking again changes nothing

@@ -11,6 +11,7 @@ from fedhsa import tree
 from fedhsa.cli import main
 from fedhsa.deploy import Audit, FederationError, Limits, Missing, Plan, Site, Store, in_memory, journal
 from fedhsa.deploy.limits import AUDIT
+from fedhsa.deploy.server import hello
 from fedhsa.deploy.wire import unpack
 from fuzz import changed
 
@@ -48,6 +49,13 @@ def test_a_server_that_asks_for_more_rounds_than_agreed_is_refused_in_all_runs_t
     assert word(more.answer(changed(messages[0], run="other"))) == "reply"
 
 
+def test_rounds_are_counted_for_each_agent_and_do_not_become_fewer_when_a_state_is_removed(tmp_path):
+    log = Audit(tmp_path)
+    for run, agent, block in (("a", 0, 1), ("a", 0, 2), ("a", 0, 1), ("b", 0, 4), ("a", 1, 8)):
+        log.sent(kind="reply", run=run, agent=agent, block=block)
+    assert (log.rounds(0), log.rounds(0, other_than="a"), log.rounds(1)) == (2 + 4, 4, 8)
+
+
 def test_a_round_is_begun_again_only_so_often(tmp_path):
     first, second, *_ = requests(Federation(tmp_path / "elsewhere"), 1)
     site, attempt = limited(tmp_path, restarts=2), unpack(first).header["attempt"]
@@ -68,9 +76,12 @@ def test_only_the_exchanges_that_were_agreed_on_are_answered(tmp_path):
 def test_the_audit_log_has_a_line_for_all_that_left_and_all_that_was_refused(tmp_path):
     messages = requests(Federation(tmp_path / "elsewhere"), 2)
     site = limited(tmp_path)
-    replies = [site.answer(m) for m in (*messages, messages[-1], changed(messages[0], task="x"), b"noise")]
+    others = [hello(site.task, "test"), changed(messages[0], kind="measure")]
+    refused = [changed(messages[0], task="x"), b"noise"]
+    replies = [site.answer(m) for m in (*messages, messages[-1], *others, *refused)]
     found = audit(tmp_path)
-    assert [entry["event"] for entry in found] == ["sent"] * 5 + ["refused"] * 2
+    assert [entry["event"] for entry in found] == ["sent"] * 7 + ["refused"] * 2
+    assert [entry["kind"] for entry in found[5:7]] == ["present", "measured"]
     assert [entry["bytes"] for entry in found] == [len(reply) for reply in replies]
     assert [(e["round"], e["exchange"]) for e in found[:5]] == [
         (1, "operator"),
@@ -80,7 +91,7 @@ def test_the_audit_log_has_a_line_for_all_that_left_and_all_that_was_refused(tmp
         (2, "delta"),
     ]
     assert {(e["run"], e["agent"], e["kind"], e["epsilon"]) for e in found[:5]} == {("test", 0, "reply", None)}
-    assert [entry["code"] for entry in found[5:]] == ["foreign", "foreign"]
+    assert [entry["code"] for entry in found[7:]] == ["foreign", "foreign"]
     assert all(entry["time"] for entry in found)
     assert (tmp_path / AUDIT).stat().st_mode & 0o777 == 0o600
 

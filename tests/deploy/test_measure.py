@@ -156,6 +156,7 @@ def test_averages_leave_out_what_is_not_finite_and_who_has_no_weight():
     again = Measurements.read(4, kept.arrays(), np.zeros((0, 6))).facts(0) or {}
     assert again["metrics"]["x"]["mean"] == pytest.approx(3.0)
     assert Measurements.read(4, {}, np.zeros((0, 6))).facts(0) is None
+    assert np.isnan(kept.mean(np.array([np.nan, np.nan, np.nan, 9.0])))
 
 
 # Agents that do not fit

@@ -120,6 +120,7 @@ REFUSED = {
     "a problem where the node has data": ({}, MINE, "this node builds an agent of its own"),
     "another function": ({"agent": "x.py:make", "dim": 3}, MINE, "`make`, this node's by `build`"),
     "another plan than the pinned one": ({"key": 5, "step_size": 1.0}, {"plan": PLAN}, "key, step_size differ"),
+    "more agents than in the pinned plan": ({"num_agents": 3}, {"plan": PLAN}, "num_agents differ"),
     "other settings than the digest says": ({"key": 5}, {}, "differs from the server's"),
 }
 

@@ -76,6 +76,10 @@ def test_an_account_counts_all_runs_and_rejects_what_would_cost_too_much(tmp_pat
     later = Account(Store(tmp_path / "account"), Privacy(1.0, 8.0, epsilon=100.0), [0, 1])  # another run and sharding
     later.charge()
     assert later.sent == {"0": {4.0: 3, 8.0: 1}, "1": {8.0: 1}}
+    assert later.spent == pytest.approx(closed_form({4.0: 3, 8.0: 1}, 1e-5), rel=1e-4)  # of the agent that spent most
+    same = Account(Store(tmp_path / "account"), Privacy(1.0, 8.0, epsilon=limit * 1.001), [0])
+    with pytest.raises(RejectedError, match="is spent"):  # by replies with another noise
+        same.charge()
 
 
 def test_a_node_that_protects_itself_is_not_told_how_by_the_run():

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from fedhsa.deploy.wire import DTYPES, HEADER_BYTES, RejectedError, pack, unpack
+from fedhsa.deploy.wire import DTYPES, HEADER_BYTES, RejectedError, pack, unpack, words
 from fuzz import changed, mangle, parts, seal
 
 VALID = [
@@ -100,7 +100,8 @@ def test_more_bytes_than_expected_are_rejected():
     assert rejected.value.code == "oversized"
 
 
-def test_a_reason_is_short_whatever_was_sent():
+def test_a_reason_is_short_and_harmless_to_a_terminal_whatever_was_sent():
+    assert words("gone\x1b[2J\r\nfor lunch" + 1000 * "!") == "gone?[2J??for lunch" + 281 * "!"
     data = changed(VALID[0], arrays=[["x" * 100_000, "float64", [9]]])
     with pytest.raises(RejectedError) as rejected:
         unpack(data)
