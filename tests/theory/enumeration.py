@@ -320,7 +320,7 @@ class Closure(Linear):
         means = round_by_paths(agents, rule, ())[0, :, 0]
         ends = np.cumsum([1, *map(len, laws)])
         self.round = found = np.zeros((ends[-1], q, ends[-1], q))
-        found[0, :, 0] = means + _others_through_responses(self.agents, rule, len(agents))
+        found[0, :, 0] = means
         for i, pi, begin, end in zip(sites, laws, ends[:-1], ends[1:], strict=True):
             one = round_by_paths(agents, rule, (i,))
             summed, own = one.sum(0), slice(begin, end)
@@ -329,6 +329,8 @@ class Closure(Linear):
             found[0, :, own] += summed
             found[own, :, 0] += from_U - pi[:, None, None] * from_U.sum(0)
             found[own, :, own] += one - pi[:, None, None, None] * summed
+        for agent, other in itertools.permutations(self.agents, 2):
+            found[0, :, 0] += _through_response(agent, other, rule, len(agents))
 
     def weights(self, chains=None):
         laws = [stationary(agent.P) for agent in self.agents]
@@ -340,21 +342,20 @@ class Closure(Linear):
         return np.eye(len(self.round))[0]
 
 
-def _others_through_responses(agents, rule, number):
-    """The map (q, q) of moments to what the others' first operators add to E[e e^T] through random responses."""
-    d, trajectories = agents[0].A.shape[-1], [_weighted(agent, rule) for agent in agents]
-
-    def covariance(p, X):
-        """Of the products X[n] (x) X[n] beyond those of the mean."""
-        mean = np.einsum("n,nab->ab", p, X)
-        return np.einsum("n,nab,ncd->acbd", p, X, X) - np.einsum("ab,cd->acbd", mean, mean)
-
-    noises = [covariance(p, anchor) / number**2 for p, anchor, _, _ in trajectories]
+def _through_response(agent, other, rule, number):
+    """What the noise of another agent's first operator adds to E[e e^T] through this agent's response, as (q, q)."""
+    d = agent.A.shape[-1]
+    (p, _, _, response), (p_other, operator, _, _) = (_weighted(x, rule) for x in (agent, other))
     found = np.zeros((d + 1,) * 4)
-    for i, (p, _, _, steer) in enumerate(trajectories):
-        others = sum((noise for j, noise in enumerate(noises) if j != i), np.zeros_like(noises[0]))
-        found[:d, :d] += (rule.server_step / number) ** 2 * np.einsum("acbd,bdxy->acxy", covariance(p, steer), others)
+    felt = np.einsum("acbd,bdxy->acxy", _squares(p, response), _squares(p_other, operator))
+    found[:d, :d] = (rule.server_step / number**2) ** 2 * felt
     return found.reshape((d + 1) ** 2, -1)
+
+
+def _squares(p, X):
+    """The mean of X (x) X beyond that of the mean of X."""
+    mean = np.einsum("n,nab->ab", p, X)
+    return np.einsum("n,nab,ncd->acbd", p, X, X) - np.einsum("ab,cd->acbd", mean, mean)
 
 
 class Pairs:
