@@ -55,6 +55,15 @@ def test_agents_with_equal_chances_are_there_as_often_as_they_should_be():
             assert abs(stayed.mean() - 0.7) < 4 * np.sqrt(0.7 * 0.3 / len(stayed))
 
 
+def test_availability_has_the_chances_of_its_chain_of_two_states():
+    """Who is there comes again with probability 0.7, who is not with 0.1: 0.25 on average, with correlation 0.6."""
+    assert COMING_AND_GOING.share == pytest.approx(0.25)
+    assert COMING_AND_GOING.memory == pytest.approx(0.7 - 0.1)
+    np.testing.assert_allclose(COMING_AND_GOING.counts(3), np.array([27, 27, 9, 1]) / 64)
+    np.testing.assert_array_equal(UNIFORM.counts(3), [0, 0, 1, 0])
+    np.testing.assert_array_equal(fh.sampling.Bernoulli(1.0).counts(2), [0, 0, 1])
+
+
 def test_weights_make_up_for_unequal_chances():
     p = np.array([0.2, 0.5, 0.8])
     weights = weights_of(fh.sampling.WeightedSampling(p))
