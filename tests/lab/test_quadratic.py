@@ -152,6 +152,22 @@ def test_a_method_that_is_ahead_for_a_while_and_then_diverges_does_not_win():
     assert np.isfinite(found.errors[stable]).any()
 
 
+def test_of_methods_within_one_per_cent_the_first_wins_and_further_apart_the_better():
+    errors = np.array([[[1.009, 1.011, np.inf]], [[1.0, 1.0, np.inf]]])
+    found = lab.WinnerMap(np.array([1]), np.array([0.1, 0.2, 0.3]), ("FedHSA", "LocalSA"), errors)
+    assert found.winners.tolist() == [[0, 1, -1]]
+    assert found.tied.tolist()[0][:2] == [True, False]
+
+
+def test_curves_are_drawn_as_far_as_that_of_local_sa_whatever_the_axis():
+    """FedHSA has two exchanges in a round; SynchronisedSA has one observation, and the others three."""
+    setting = lab.Setting(num_agents=2, local_steps=3, rounds=4)
+    expected = {"rounds": [4, 4, 4, 4], "exchanges": [4, 4, 4, 4], "observations": [4, 4, 4, 12]}
+    for axis, rounds in expected.items():
+        seen = lab.see_along(setting, axis)
+        assert [len(one.errors) - 1 for one in seen.values()] == rounds
+
+
 def test_a_link_restores_every_setting_and_nonsense_in_it_changes_nothing():
     setting = lab.Setting(7, 3, 0.02, 5.0, 0.3, 0.5, 0.9, 1.5, 100, ("SCAFFOLD", "OneExchangeFedHSA"), 4)
     assert lab.from_link(lab.to_link(setting)) == setting

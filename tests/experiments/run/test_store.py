@@ -53,6 +53,32 @@ def test_a_figure_is_drawn_again_when_the_plots_change(edited):
     assert code.digest(module, (), package) != code.digest(module)
 
 
+def test_outcomes_of_other_settings_or_libraries_are_not_taken_for_these(monkeypatch):
+    study = presets.studies()["quadratic/markov"]
+    monkeypatch.setattr(code, "digest", lambda *_: "the same code")
+    found = [store.fingerprint(study)]
+    for name, value in (("seeds", 7), ("step_size", 0.011), ("heterogeneity", 0.35)):
+        found.append(store.fingerprint(presets.change(study, name, value)))
+    for library in (store.jax, store.np, store.scipy):
+        with monkeypatch.context() as patch:
+            patch.setattr(library, "__version__", "0")
+            found.append(store.fingerprint(study))
+    assert len(set(found)) == len(found)
+    assert store.fingerprint(study) == found[0]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_study_continues_what_it_had_begun_unless_it_is_to_begin_again(again, tmp_path, monkeypatch):
+    study, found = presets.studies()["quadratic/markov"], []
+    monkeypatch.setattr(code, "digest", lambda *_: "the same code")
+    begun = store.unfinished(study, tmp_path)
+    begun.mkdir(parents=True)
+    monkeypatch.setattr(type(study), "run", lambda self, runner: found.append(begun.exists()) or Outcome({}, {}))
+    monkeypatch.setattr(store, "present", lambda *_: None)
+    assert all(finished.error is None for finished in reproduce.run([study], tmp_path, again=again))
+    assert found == [not again]
+
+
 def test_no_study_imports_another():
     modules = {type(study).__module__ for study in presets.studies().values()}
     for module in modules:
