@@ -43,6 +43,8 @@ def test_the_curves_of_a_run_come_back_as_results_by_name_with_what_the_manifest
         assert repr(loaded) == repr(result)
         assert loaded.settings["algorithm"] == result.settings["algorithm"]
         assert loaded.timings.keys() == result.timings.keys()
+    manifest = json.loads((folder / "run" / "manifest.json").read_text())
+    assert [entry["rounds"] for entry in manifest["algorithms"].values()] == [20, 20]  # and not the 5 records
 
 
 def test_without_the_manifest_the_curves_are_still_results(folder, tmp_path):
@@ -51,6 +53,22 @@ def test_without_the_manifest_the_curves_are_still_results(folder, tmp_path):
     assert [result.algorithm for result in found.values()] == ["FedHSA", "FedHSA(0.02)"]
     with pytest.raises(ValueError, match=r"does not contain the cost of a round. Count it with `fedhsa.cost"):
         found["FedHSA"].cost  # noqa: B018
+
+
+def test_what_only_the_manifest_knows_is_taken_from_it(tmp_path):
+    """The round of a divergence between two records, an interruption, and which of two commands was the last."""
+    curve = {"FedHSA/error": np.array([[1.0, np.inf, np.inf]]), "FedHSA/rounds": np.array([0, 10, 20])}
+    np.savez(tmp_path / "curves.npz", **curve)
+    assert fh.load(tmp_path)["FedHSA"].failed_round.tolist() == [10]
+    entry = {"failed_round": {"0": 3}, "complete": False}
+    manifest = {"command": "fedhsa run", "algorithms": {"FedHSA": entry}}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    found = fh.load(tmp_path)["FedHSA"]
+    assert (found.failed_round.tolist(), found.complete) == ([3], False)
+    np.savez(tmp_path / "sweep.npz", rounds=np.arange(2), step_size=np.array([0.5]), error=np.ones((1, 1, 2)))
+    assert list(fh.load(tmp_path)) == ["FedHSA"]
+    (tmp_path / "manifest.json").write_text(json.dumps({"command": "fedhsa sweep quadratic"}))
+    assert fh.load(tmp_path).settings == ({"step_size": 0.5},)
 
 
 def test_a_comparison_and_a_sweep_come_back_as_what_the_functions_give(folder):

@@ -121,16 +121,20 @@ def test_long_curves_are_thinned_and_keep_their_ends():
 
 
 def test_a_diverged_curve_ends_is_named_and_does_not_stretch_the_axis():
+    failed = np.array([57, 55, -1])
     error = np.exp(np.arange(60.0))[None] * np.ones((3, 1))
-    error[:, 55:] = np.inf
-    figure = plots.curves({"FedHSA": make(falling(3, 60)), "LocalSA": make(error, [55] * 3)})
+    error[(failed[:, None] >= 0) & (np.arange(60) >= failed[:, None])] = np.inf
+    figure = plots.curves({"FedHSA": make(falling(3, 60)), "LocalSA": make(error, failed)})
+    assert np.isfinite(np.asarray(figure.axes[0].lines[1].get_ydata())).sum() == 55  # up to the first seed that failed
     assert "LocalSA (diverged, round 55)" in labels(figure)
     assert figure.axes[0].get_ylim()[1] < 1e5
 
 
 def test_an_error_of_exactly_zero_is_named():
     error = np.where(np.arange(40) < 20, np.exp(-np.arange(40.0)), 0.0)[None]
-    assert labels(plots.curves({"FedHSA": make(error)}))[0] == "FedHSA (reaches 0)"
+    figure = plots.curves({"FedHSA": make(error)})
+    assert labels(figure)[0] == "FedHSA (reaches 0)"
+    assert np.isfinite(np.asarray(figure.axes[0].lines[0].get_ydata())).sum() == 20  # which a logarithm cannot show
 
 
 @pytest.mark.parametrize("value", [0.0, np.inf, np.nan])
@@ -138,6 +142,23 @@ def test_a_figure_without_a_positive_finite_error_is_still_a_figure(tmp_path, va
     result = make(np.full((2, 3), value), [0, 0] if np.isinf(value) else None)
     plots.save(plots.curves({"FedHSA": result}), tmp_path / "nothing.png")
     assert (tmp_path / "nothing.png").stat().st_size > 0
+
+
+def test_the_band_is_symmetric_around_the_mean_for_the_logarithm_or_on_the_linear_axis_of_returns():
+    error = np.random.default_rng(0).chisquare(1, size=(6, 9))
+    result = dataclasses.replace(make(error), records={"error": error, "mean_return": error})
+    for quantity, scale in (("error", np.log), ("mean_return", np.asarray)):
+        (shade,) = plots.curves({"FedHSA": result}, quantity=quantity).axes[0].collections
+        edge = shade.get_paths()[0].vertices
+        for record, mean in enumerate(error.mean(0)):
+            ends = scale(np.unique(edge[edge[:, 0] == record, 1]))
+            assert ends[[0, -1]].mean() == pytest.approx(scale(mean), rel=1e-12)
+
+
+def test_the_bars_of_a_sweep_are_its_intervals():
+    rows = [{"step_size": s, "error": s, "low": s / 2, "high": 3 * s, "diverged": 0} for s in (0.1, 1.0)]
+    bars = plots.sweep(rows, ["step_size"]).axes[0].collections[0].get_segments()
+    np.testing.assert_allclose(bars, [[[0.1, 0.05], [0.1, 0.3]], [[1.0, 0.5], [1.0, 3.0]]])
 
 
 def test_one_record_is_a_dot():
@@ -148,7 +169,9 @@ def test_one_record_is_a_dot():
 @pytest.mark.parametrize("values", [np.ones(6), np.ones(51), 0.5], ids=["per record", "per round", "number"])
 def test_theory_is_dashed_and_in_the_legend(values):
     figure = plots.curves({"FedHSA": make(falling(records=6), every=10)}, theory={"FedHSA": values})
-    assert figure.axes[0].lines[-1].is_dashed()
+    dashed = figure.axes[0].lines[-1]
+    assert dashed.is_dashed()
+    assert np.ndim(values) == 0 or np.asarray(dashed.get_xdata()).tolist() == np.linspace(0, 50, len(values)).tolist()
     assert labels(figure)[1] == "predicted"
 
 
@@ -160,7 +183,8 @@ def test_results_and_predictions_in_lists_are_named_after_their_algorithms_and_e
     assert labels(figure)[:2] == ["FedHSA", "exact"]
     np.testing.assert_allclose(figure.axes[0].lines[-1].get_ydata(), prediction.error(10))
     assert labels(plots.curves(results, theory=[dataclasses.replace(prediction, basis="pairs")]))[1] == "predicted"
-    assert len(plots.curves(results, theory=[dataclasses.replace(prediction, stable=False)]).axes[0].lines) == 1
+    for undrawn in ({"stable": False}, {"basis": "mean"}):  # of which the second is not a mean-square error
+        assert len(plots.curves(results, theory=[dataclasses.replace(prediction, **undrawn)]).axes[0].lines) == 1
     with pytest.raises(ValueError, match="`results` has FedHSA twice: pass a mapping with a name for each"):
         plots.curves([*results, *results])
     with pytest.raises(TypeError, match=r"`theory` must be a mapping.*got a list of float"):

@@ -62,6 +62,8 @@ def test_tuning_marks_the_step_chosen_and_those_that_diverged(tmp_path):
     np.testing.assert_array_equal(curve.get_xdata(), [0.01, 0.1, 10.0])
     np.testing.assert_array_equal(ring.get_xydata(), [[0.1, 0.2]])
     np.testing.assert_array_equal(cross.get_xdata(), [10.0])
+    other = plots.tuning({"FedHSA": ([0.1, 0.01], [0.2, 0.5])}, {"FedHSA": 0.01})  # chosen by something else
+    np.testing.assert_array_equal(other.axes[0].lines[1].get_xydata(), [[0.01, 0.5]])
 
 
 def test_nothing_to_draw_is_refused():
