@@ -193,6 +193,17 @@ def test_sarsa_is_the_loop_of_its_paper_and_its_mean_the_sum_under_its_own_polic
     assert abs(problem.mean_operator(problem.theta_star)).max() < 1e-10
 
 
+def test_an_action_of_sarsa_counts_elsewhere_as_much_as_it_is_likelier_there():
+    """The next action, 1 in state 2, at the inverse temperature 1.7."""
+    agents = sarsa.from_model(make_model(), FEATURES, inverse_temperature=1.7).agents
+    other, seen = THETA + np.array([0.5, 0.2, -0.3]), Transition(np.int32(0), np.int32(2 * A + 1))
+    then, now = (Naive(False, 0).softmax(at, 1.7)[2, 1] for at in (other, THETA))
+    with jax.enable_x64(True):
+        agent = tree.to_device(tree.take(agents, 0), "float64")
+        found = jax.jit(lambda old, new: agent.log_ratio(old, new, seen))(other, THETA)
+    np.testing.assert_allclose(np.exp(found), then / now, rtol=1e-12)
+
+
 def test_sarsas_chain_goes_where_model_and_policy_send_it():
     """Frequencies of 40 000 steps at a fixed parameter; batches of 400 steps give the standard errors."""
     problem = sarsa.from_model(make_model(True), FEATURES, inverse_temperature=2.0)

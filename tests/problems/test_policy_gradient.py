@@ -2,6 +2,7 @@
 
 import itertools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,8 +14,9 @@ from fedhsa import tree
 from fedhsa.deploy import federate
 from fedhsa.environments import Categorical, DirectTable, Gaussian, Model, SoftmaxTable, mlp
 from fedhsa.environments.parametric import nearest_law
-from fedhsa.environments.rollouts import Episodes
+from fedhsa.environments.rollouts import Episodes, LiveEpisodes
 from fedhsa.problems import policy_gradient as pg
+from fedhsa.problems._returns import best_mean_return
 
 S, A, T, GAMMA, TAU, M = 3, 2, 3, 0.7, 0.2, 2
 RNG = np.random.default_rng(5)
@@ -62,6 +64,12 @@ def as_episodes(*batch) -> Episodes:
     return Episodes(*(jnp.asarray(part) for part in parts))
 
 
+def of_every_length():
+    """An episode with one action, one with two and one with three."""
+    by_length = {sum(step[3] for step in episode): episode for episode, _ in trajectories(1, THETA)}
+    return [by_length[length] for length in (1, 2, 3)]
+
+
 def naive_gradient(episode, theta, estimator="gpomdp", tau=0.0, baseline=0.0):
     """The estimate of one episode, by hand; `baseline` is what is taken from what was earned from each step on."""
     chances = scipy.special.softmax(theta, axis=1)
@@ -104,7 +112,7 @@ def test_the_mean_of_the_estimates_over_all_trajectories_is_the_exact_gradient(e
 @pytest.mark.parametrize("baseline", ["mean", "whiten"])
 def test_weights_and_baselines_are_those_of_a_loop_over_the_episodes(baseline):
     agent = agent_of(pg.from_model(MODEL, horizon=T, batch=3, baseline=baseline))
-    episodes = [episode for episode, _ in trajectories(1, THETA)][5:40:13]
+    episodes = of_every_length()
     weights = np.array([0.5, 1.7, 1.0])
     ahead = np.array([naive_gradient(episode, THETA)[1] for episode in episodes])
     alive = np.array([[step[3] for step in episode] for episode in episodes])
@@ -116,6 +124,60 @@ def test_weights_and_baselines_are_those_of_a_loop_over_the_episodes(baseline):
     expected = scale * np.tensordot(weights, each, 1) / 3
     found = agent.weighted_operator(jnp.asarray(THETA), as_episodes(*episodes), jnp.asarray(weights))
     np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_live_episodes_count_by_how_much_likelier_they_are_now_up_to_a_bound():
+    """Three episodes played under another parameter; the weights are products over the actions taken, at most 5."""
+    how = {"estimator": "gpomdp", "discount": GAMMA, "baseline": "none", "entropy": 0.0, "max_weight": 5.0}
+    agent = pg._live_agent(SoftmaxTable(S, A), horizon=T, batch=3, **how)
+    episodes, (now, then) = of_every_length(), (scipy.special.softmax(at, axis=1) for at in (THETA, OTHER))
+    ratios = [np.prod([now[s, a] / then[s, a] for s, a, _, alive in episode if alive]) for episode in episodes]
+    expected = [min(w, 5) * naive_gradient(e, THETA)[0] for w, e in zip(ratios, episodes, strict=True)]
+    assert min(ratios) < 5 < max(ratios)
+    o = as_episodes(*episodes)
+    live = LiveEpisodes(*o, jnp.asarray(np.log(then))[o.seen, o.action])
+    found = jax.jit(lambda theta, o: agent.operator(theta, o))(jnp.asarray(THETA), live)
+    np.testing.assert_allclose(found, np.mean(expected, axis=0), atol=1e-12)
+
+
+def test_the_natural_gradient_is_the_advantage_divided_by_one_minus_the_discount():
+    pi = scipy.special.softmax(THETA, axis=1)
+    expected = (MODEL.action_values(pi) - MODEL.values(pi)[..., None])[1] / (1 - GAMMA)
+    agent = agent_of(pg.from_model(MODEL, estimator="natural"))
+    found = jax.jit(lambda theta: agent.mean_operator(theta))(jnp.asarray(THETA))
+    np.testing.assert_allclose(found[:2], expected[:2], atol=1e-12)
+
+
+def test_the_best_return_by_hand_with_and_without_entropy():
+    """In one room, action 0 stays and earns 1.2, action 1 leaves and earns 2 for one agent and 1 for another.
+
+    Staying for ever is worth 1.2 / (1 - 0.5) = 2.4. Without staying and with entropy 0.5, the best return solves
+    V = 0.5 log(exp((1.2 + 0.5 V) / 0.5) + exp(1.5 / 0.5)).
+    """
+    stays, leaves = [1.0, 0.0], [0.0, 1.0]
+    model = Model(
+        [[[stays, leaves], [leaves] * 2]] * 2, [[[1.2, 2.0], [0, 0]], [[1.2, 1.0], [0, 0]]], 0.5, 0, [False, True]
+    )
+    exact = pg.from_model(model, estimator="exact").agents.exact
+    assert best_mean_return(exact, np.zeros(2)) == pytest.approx(2.4, rel=1e-12)
+    best = scipy.optimize.brentq(lambda V: V - 0.5 * np.log(np.exp(2.4 + V) + np.exp(3.0)), 0, 10, xtol=1e-14)
+    assert best_mean_return(exact, np.full(2, 0.5)) == pytest.approx(best, rel=1e-11)
+
+
+def test_normal_policies_have_the_density_and_the_divergence_of_the_normal_law():
+    """From N(0.5, 1) to N(2, e^2): log(e) + (1 + 1.5^2) / (2 e^2) - 1/2."""
+    policy, seen = Gaussian(eqx.nn.Linear(1, 1, use_bias=False, key=jax.random.key(0)), size=1), np.ones(1)
+
+    def law(mean, log_std):
+        network = jax.tree.map(lambda x: np.full_like(x, mean), policy.start["network"])
+        return {"network": network, "log_std": np.array([log_std])}
+
+    found = jax.jit(lambda *at: policy.log_prob(*at))(law(2.0, 1.0), seen, jnp.array([0.3]))
+    np.testing.assert_allclose(found, scipy.stats.norm.logpdf(0.3, 2.0, np.e), rtol=1e-12)
+    expected = 1 + (1 + 1.5**2) / (2 * np.e**2) - 0.5
+    np.testing.assert_allclose(
+        jax.jit(lambda *at: policy.kl(*at))(law(0.5, 0.0), law(2.0, 1.0), seen), expected, rtol=1e-12
+    )
 
 
 @pytest.mark.slow
