@@ -149,7 +149,7 @@ def test_the_band_is_symmetric_around_the_mean_for_the_logarithm_or_on_the_linea
     result = dataclasses.replace(make(error), records={"error": error, "mean_return": error})
     for quantity, scale in (("error", np.log), ("mean_return", np.asarray)):
         (shade,) = plots.curves({"FedHSA": result}, quantity=quantity).axes[0].collections
-        edge = shade.get_paths()[0].vertices
+        edge = np.asarray(shade.get_paths()[0].vertices)
         for record, mean in enumerate(error.mean(0)):
             ends = scale(np.unique(edge[edge[:, 0] == record, 1]))
             assert ends[[0, -1]].mean() == pytest.approx(scale(mean), rel=1e-12)
