@@ -160,8 +160,10 @@ def test_chains_that_cannot_be_drawn_from_have_no_independent_observations():
 
 
 def test_q_learnings_conditions_hold_for_a_table_seen_evenly_and_fail_for_features_that_blow_up():
-    good = q_learning.conditions(q_learning.from_model(Model(np.full((1, 2, 2, 2), 0.5), np.ones((1, 2, 2)), 0.5)))
+    """Two agents that see four pairs evenly, with a discount of 1/2: by hand, 1/4 - (1/2)^2 / 2 is the margin."""
+    good = q_learning.conditions(q_learning.from_model(Model(np.full((2, 2, 2, 2), 0.5), np.ones((2, 2, 2)), 0.5)))
     assert good.holds
+    assert good.margin == pytest.approx(1 / 8)
     bad = q_learning.conditions(_running_away())
     assert bad.root < 0 > bad.margin  # stable where it rests, but from elsewhere values run away
 

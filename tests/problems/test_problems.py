@@ -7,7 +7,7 @@ from scipy import optimize
 
 import fedhsa as fh
 from cases import CASES
-from fedhsa.problems import finite_sum, quadratic, td
+from fedhsa.problems import _roots, finite_sum, quadratic, td
 from fedhsa.sources import FiniteChain
 
 
@@ -50,6 +50,12 @@ def test_the_logistic_root_is_the_minimum_scipy_finds():
 
     found = optimize.minimize(loss, np.zeros(problem.dim), tol=1e-12)
     np.testing.assert_allclose(problem.theta_star, found.x, atol=1e-6)
+
+
+def test_a_jacobian_that_is_singular_up_to_rounding_has_no_unique_root():
+    _roots._check_jacobian(np.diag([-1.0, -1e-11]), True)
+    with pytest.raises(ValueError, match="The average operator has no unique root: .* is 1e-13, the largest 1"):
+        _roots._check_jacobian(np.diag([-1.0, -1e-13]), True)
 
 
 def test_td_roots_with_full_features_are_the_value_function():
