@@ -10,6 +10,7 @@ import pytest
 
 import fedhsa as fh
 from fedhsa.engine import Result
+from fedhsa.engine.sweep import Sweep
 
 COST = fh.Cost(2, 4, 4, 2, 1)
 
@@ -76,6 +77,19 @@ def test_mean_and_interval_are_over_seeds_and_of_any_record():
     np.testing.assert_allclose([low, high], expected)
     with pytest.raises(ValueError, match=r"`quantity` must be one of the recorded quantities \(error, theta\)"):
         result.mean("norm")
+
+
+def test_returns_have_students_interval_and_the_best_of_a_sweep_has_the_largest():
+    from scipy import stats
+
+    unknown, returns = np.full((3, 4), np.nan), np.random.default_rng(1).uniform(1.0, 9.0, size=(3, 4))
+    good, bad = (make(error=unknown, records={"mean_return": shift + returns}) for shift in (2.0, 0.0))
+    expected = stats.t.interval(0.9, 2, returns.mean(0), stats.sem(returns, axis=0))
+    np.testing.assert_allclose(bad.interval(0.9), expected)
+    sweep = Sweep(({"step_size": 0.1}, {"step_size": 0.2}, {"step_size": 0.3}), (bad, good, bad))
+    assert sweep.best == {"step_size": 0.2}
+    errors = tuple(with_error(np.full((3, 4), size)) for size in (3.0, np.inf, 2.0))
+    assert Sweep(sweep.settings, errors).best == {"step_size": 0.3}
 
 
 def test_the_cost_is_counted_when_it_is_first_asked_for_and_only_once():

@@ -7,6 +7,8 @@ import pytest
 
 import fedhsa as fh
 from cases import ALGORITHMS, CASES
+from fedhsa.algorithms.local_sa import Server
+from fedhsa.engine import batch
 from fedhsa.sources import FiniteChain
 
 PAIRS = [*((case, "FedHSA") for case in CASES), *(("td", name) for name in ALGORITHMS if name != "FedHSA")]
@@ -212,6 +214,15 @@ def test_a_diverging_seed_is_reported_and_does_not_poison_the_others():
     assert np.isfinite(curve[:when]).all()
     assert np.isinf(curve[when:]).all()
     assert "diverged" in repr(result)
+
+
+def test_a_seed_fails_once_beyond_the_bound_or_without_numbers():
+    """After the eighth round, with the bound 10: on it, beyond it, NaN, infinite, and one that failed in round 2."""
+    theta = jnp.array([[6.0, 8.0], [6.0, 8.1], [np.nan, 0.0], [0.0, -np.inf], [np.nan, 0.0]])
+    failed = jnp.array([-1, -1, -1, -1, 2], dtype="int32")
+    carry = batch.Carry(Server(theta), (), (), failed)
+    marked = batch.mark_diverged(carry, jnp.asarray(7), jnp.asarray(10.0))
+    assert marked.failed.tolist() == [-1, 8, 8, 8, 2]
 
 
 def test_when_all_seeds_diverge_the_run_ends_early():

@@ -54,7 +54,7 @@ def test_the_logistic_root_is_the_minimum_scipy_finds():
 
 def test_a_jacobian_that_is_singular_up_to_rounding_has_no_unique_root():
     _roots._check_jacobian(np.diag([-1.0, -1e-11]), True)
-    with pytest.raises(ValueError, match="The average operator has no unique root: .* is 1e-13, the largest 1"):
+    with pytest.raises(ValueError, match=r"The average operator has no unique root: .* is 1e-13, the largest 1"):
         _roots._check_jacobian(np.diag([-1.0, -1e-13]), True)
 
 
@@ -91,6 +91,11 @@ def test_the_scripts_level_scales_only_the_offsets():
     plain, level = quadratic.random(3, 2, key=4), quadratic.random(3, 2, b_level=100.0, key=4)
     np.testing.assert_array_equal(plain.agents.A, level.agents.A)
     assert np.std(level.agents.b) > 20 * np.std(plain.agents.b)
+    # What is added for each unit of the level is normal and independent of the rest: 1200 numbers, within 4 errors.
+    plain, level = (quadratic.draw(300, 4, 1.0, 1.0, b_level, 0.5, True, 0)[1] for b_level in (0.0, 3.0))
+    added = (level - plain).ravel() / 3
+    assert abs(added.std() - 1) < 4 / np.sqrt(2 * 1200)
+    assert abs(np.corrcoef(added, plain.ravel())[0, 1]) < 4 / np.sqrt(1200)
 
 
 @pytest.mark.parametrize("key", [0, 1, 2])
