@@ -6,7 +6,7 @@ from typing import TypeAlias
 import numpy as np
 
 from . import _check
-from ._arrays import chunks, empty, is_shared, share
+from ._arrays import chunks, empty, share
 from ._linear import by_parts, spectral_radius
 from ._random import Stream, host_generator
 from ._types import SeedLike
@@ -46,8 +46,8 @@ def blend(draw: Draw, name: str, num_agents: int, heterogeneity: float, key: See
 
 
 def with_radius(matrices: np.ndarray, radius: float) -> np.ndarray:
-    """Scales each agent's matrix to this spectral radius, in place unless all agents share one matrix."""
-    if is_shared(matrices):
+    """Scales each agent's matrix to this spectral radius, in place unless it is a shared one, which is read-only."""
+    if not matrices.flags.writeable:
         return share(with_radius(matrices[:1].copy(), radius)[0], len(matrices))
     matrices *= (radius / spectral_radius(matrices))[:, None, None]
     return matrices

@@ -248,7 +248,7 @@ def test_a_theorem_gives_no_number_where_a_condition_fails(markov_run):
 @pytest.mark.slow
 def test_a_theorem_with_sampled_constants_warns():
     problem = fh.problems.logistic.random(2, 2, 2)
-    with pytest.warns(UserWarning, match=r"Theorem 2 may not hold.*Lipschitz: Sampled.*Assumption 2: Sampled"):
+    with pytest.warns(UserWarning, match=r"Theorem 2 may not apply.*Lipschitz: Sampled.*Assumption 2: Sampled"):
         assert fh.theory.theorem_2(problem, fh.FedHSA(1e-9, 2), rounds=10**6) > 0
 
 
