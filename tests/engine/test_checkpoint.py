@@ -163,6 +163,9 @@ def test_only_the_same_run_resumes_down_to_static_fields_and_functions(tmp_path)
     ):
         with pytest.raises(ValueError, match="belongs to another run"):
             run(problem, record, resume=True)
+    for other in ({"theta": np.ones(2)}, {"key": 1}, {"seeds": 2}, {"every": 3}, {"dtype": "float32"}):
+        with pytest.raises(ValueError, match="belongs to another run"):
+            run(make(2, 2, start="zero"), resume=True, **other)
 
 
 def test_what_cannot_be_described_is_named_before_the_run(tmp_path):

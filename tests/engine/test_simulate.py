@@ -7,8 +7,10 @@ import pytest
 
 import fedhsa as fh
 from cases import ALGORITHMS, CASES
+from fedhsa._types import precision
 from fedhsa.algorithms.local_sa import Server
-from fedhsa.engine import batch
+from fedhsa.engine import batch, placement
+from fedhsa.engine.run import Run, _Progress
 from fedhsa.sources import FiniteChain
 
 PAIRS = [*((case, "FedHSA") for case in CASES), *(("td", name) for name in ALGORITHMS if name != "FedHSA")]
@@ -449,8 +451,33 @@ def test_a_class_in_place_of_an_algorithm_is_told_in_a_sentence():
 
 
 def test_a_seed_has_diverged_when_its_parameter_is_a_million_million_times_start_and_root():
-    """From 1, ten times larger each round: beyond 1e12 (1 + 1 + 0) in round 13, and not before."""
-    problem = fh.Problem([Two(fh.sources.Silent(), np.full((), -1.0))], like=np.zeros(1), theta_star=np.zeros(1))
-    result = fh.simulate(problem, fh.SA(9.0), rounds=14, theta=np.ones(1))
-    assert result.failed_round.tolist() == [13]
-    assert result.error[0, 12] == pytest.approx(1e24)
+    """From 1, ten times larger each round: beyond 1e12 (1 + 1 + 50) in round 14, and not before."""
+    problem = fh.Problem([Two(fh.sources.Silent(), np.full((), -1.0))], like=np.zeros(1), theta_star=np.full(1, 50.0))
+    result = fh.simulate(problem, fh.SA(9.0), rounds=15, theta=np.ones(1))
+    assert result.failed_round.tolist() == [14]
+    assert result.error[0, 13] == pytest.approx(1e26)
+
+
+def test_a_run_that_ends_early_is_filled_with_its_last_records():
+    run = Run.__new__(Run)  # of two seeds that have made four of eight rounds
+    run.every = 2
+    run.progress = _Progress(4, [], [{"error": np.array([[1.0, 2.0], [3.0, np.inf]]), "count": np.array([[5, 6]] * 2)}])
+    run.fill(8)
+    rest = run.progress.records[-1]
+    assert run.round == 8
+    np.testing.assert_array_equal(rest["error"], [[2.0, 2.0], [np.inf, np.inf]])
+    np.testing.assert_array_equal(rest["count"], [[6, 6], [6, 6]])
+
+
+def test_every_process_simulates_its_own_seeds(monkeypatch):
+    """Seeds 2 and 3 of four, as the second of two processes has them."""
+    problem = CASES["quadratic"]().problem
+    share = placement.Share(range(2, 4), [0], jax.devices())
+    monkeypatch.setattr(placement, "share_out", lambda seeds, devices: [share])
+    with precision():
+        method = fh.SynchronisedSA(0.1)
+        run = Run(problem, method, np.zeros(problem.dim), jax.random.key(3), 4, 1, "float64", {}, jax.devices())
+        run.begin(1)
+    found = [jax.random.key_data(keys.server[0]).tolist() for keys in run.keys]
+    expected = [jax.random.fold_in(jax.random.fold_in(jax.random.key(3), seed), 1) for seed in (2, 3)]
+    assert found == [jax.random.key_data(key).tolist() for key in expected]

@@ -5,12 +5,27 @@ import pytest
 
 import fedhsa as fh
 from cases import CASES
+from fedhsa.engine import batch
 
 
 def final_error(problem, algorithm, rounds, **options):
     state = fh.init(problem, algorithm, **options)
     state, _ = jax.lax.scan(lambda s, _: (fh.step(problem, algorithm, s), None), state, length=rounds)
     return jnp.sum((state.theta - problem.theta_star) ** 2)
+
+
+def test_keys_are_folds_of_the_key_of_the_run_and_no_position_is_used_twice():
+    """Seed 1 and agent 2, by JAX's own folds; the start of a chain has position 0, and rounds follow one another."""
+
+    def fold(key, *path):
+        return key if not path else fold(jax.random.fold_in(key, path[0]), *path[1:])
+
+    key = jax.random.key(3)
+    expected = [jax.random.key_data(fold(key, *path)).tolist() for path in ((1, 1), (1, 0, 2, 0), (1, 0, 2, 1))]
+    many, one = batch.make_keys(key, np.arange(2), np.arange(3)), batch.keys_of_seed(key, 1, 3)
+    for server, source, own in ((many.server[1], many.source[2, 1], many.agent[2, 1]), (one[0], one[1][2], one[2][2])):
+        assert [jax.random.key_data(k).tolist() for k in (server, source, own)] == expected
+    assert [batch.positions(t, 3).tolist() for t in (0, 1, 5)] == [[1, 2, 3], [4, 5, 6], [16, 17, 18]]
 
 
 @pytest.mark.parametrize("case", ["td", pytest.param("quadratic", marks=pytest.mark.slow)])

@@ -322,6 +322,9 @@ def test_what_a_site_holds_out_is_compared_with_the_best_simple_forecast_and_the
     assert found["rmse"] == pytest.approx(found["rmse_alone"])
     assert measure(np.zeros(3))["rmse"] > 3 * found["rmse"]
     table = pd.DataFrame({"y": np.tile([1, 0, 0, 1, 0], 20), "x": rng.normal(size=100)})
+    # Seven of 25 pairs, although 0.28 * 25 is a little more than 7 in floating point.
+    few = from_dataframe(table[:25], agent=None, target="x", lags=0, inputs=["y"], test_share=0.28)
+    assert len(few.test[0].target) == 7
     two = from_dataframe(table, agent=None, target="y", lags=0, inputs=["x"], kind="logistic").held_out()
     chance = (1 + 32) / (2 + 80)
     assert two(np.zeros(2))["log_loss"] == pytest.approx(np.log(2))

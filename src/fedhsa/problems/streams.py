@@ -266,7 +266,7 @@ def from_dataframe(
     for name, rows in table.groups(agent).items():
         pairs = make_pairs(name, rows, values, instants, target, design, missing)
         count = len(pairs.target)
-        held_out = math.ceil(test_share * count - 1e-9)  # 0.2 * 35 is a little more than 7
+        held_out = math.ceil(test_share * count - 1e-9)  # 0.28 * 25 is a little more than 7
         if count - held_out < B:
             deepest = max((k for _, k in design), default=0)
             raise ValueError(
