@@ -180,6 +180,8 @@ def test_greedy_shares_between_actions_that_are_equally_good():
     greedy = model.greedy(Q)
     assert (greedy[:, [0, 1, 3, 4]] == 0.5).all()
     assert (greedy[:, 2] == [0.0, 1.0]).all()
+    Q[0, 1], Q[1, 1] = 1 + 1e-12, 1 + 1e-6  # a difference of rounding, and one that is none
+    assert model.greedy(Q)[0, :2].tolist() == [[0.5, 0.5], [0.0, 1.0]]
 
 
 def test_taking_and_averaging_agents():
