@@ -2,12 +2,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
+SLICE ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 EXTRAS := test,lint,bench,docs,lab,grpc,flower,ray,privacy,gym,gymnax,data,tensorboard,mlflow,wandb
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+SLOW := JAX_DISABLE_MOST_OPTIMIZATIONS=0 XLA_FLAGS= $(BIN)/python -m pytest
 # The compiler comes from PyPI and goes when the wheel is built; the header it needs is that of the JAX installed here.
 NATIVE := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check ./native
 
-.PHONY: help native reproduce docs docs-serve figures pages notebooks index test test-slow faults bench lint format constraints wheel clean
+.PHONY: help native reproduce docs docs-serve figures pages notebooks index test test-slow test-slice test-only faults bench lint format constraints wheel clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -49,8 +51,14 @@ index: .venv/base  ## write down what `fedhsa list` shows, after a problem, an a
 test: .venv/ready  ## run the tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow'
 
-test-slow: .venv/ready  ## run the long tests too, all of them on programs compiled as users have them
-	JAX_DISABLE_MOST_OPTIMIZATIONS=0 XLA_FLAGS= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+test-slow: .venv/ready  ## run the long tests, on programs compiled as users have them
+	$(SLOW) -n $(WORKERS) --dist worksteal -m slow
+
+test-slice: .venv/ready  ## run an eighth of the long tests, another one after each commit; SLICE=3 runs the third
+	$(SLOW) -n $(WORKERS) --dist worksteal -m slow --slice $(SLICE)/8
+
+test-only: .venv/ready  ## run one file or test, long ones too: make test-only TESTS=tests/theory/test_exact.py
+	$(SLOW) '$(TESTS)'
 
 faults: .venv/ready  ## plant small faults in copies of the package and show which the tests miss; ONLY=theory plants some
 	nice $(BIN)/python tests/faults/run.py $(ONLY) --workers $(WORKERS)

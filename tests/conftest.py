@@ -5,7 +5,12 @@ short way, and linear algebra keeps to one thread, as the workers share the core
 tests start inherit this; what the environment says already is left alone.
 """
 
+import collections
+import itertools
 import os
+import re
+import shlex
+import zlib
 from importlib import metadata
 
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
@@ -25,6 +30,37 @@ from fedhsa._programs import make_room
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--slice", metavar="K/N", help="run one of N parts of the tests: part K modulo N, by their names")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Keeps one part of the tests, which depends on nothing but their names, so that N successive parts are all."""
+    if asked := config.getoption("slice"):
+        if not re.fullmatch(r"\d+/[1-9]\d*", asked):
+            raise pytest.UsageError(f"--slice takes K/N, such as 3/8, got {asked!r}.")
+        part, parts = map(int, asked.split("/"))
+        chosen = [(zlib.crc32(item.nodeid.encode()) - part) % parts == 0 for item in items]
+        config.hook.pytest_deselected(items=[item for item, ours in zip(items, chosen, strict=True) if not ours])
+        items[:] = itertools.compress(items, chosen)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Prints how long each folder of tests took, and the command that repeats each failure."""
+    reports = [r for found in terminalreporter.stats.values() for r in found if hasattr(r, "duration")]
+    rooms = collections.Counter()
+    for report in reports:
+        rooms["/".join(report.nodeid.split("::")[0].split("/")[:2])] += report.duration
+    terminalreporter.section("seconds per room, over all workers")
+    for room, seconds in rooms.most_common():
+        terminalreporter.line(f"{seconds:8.1f}  {room}")
+    failed = dict.fromkeys(r.nodeid for kind in ("failed", "error") for r in terminalreporter.stats.get(kind, ()))
+    if failed:
+        terminalreporter.section("commands that repeat the failures")
+    for name in failed:
+        terminalreporter.line(f"make test-only TESTS={shlex.quote(name)}")
 
 
 def pytest_runtest_setup():
