@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.signal import lfilter
 
 import fedhsa as fh
 from cases import CASES
@@ -31,14 +32,15 @@ def var1_series(Q, repeats, length, rng, burn_in=300):
 @pytest.mark.parametrize("kernel", long_run.KERNELS)
 @pytest.mark.parametrize("Q", [[[0.0, 0.0], [0.0, 0.0]], [[0.8, 0.1], [-0.3, 0.5]], [[-0.6, 0.0], [0.0, 0.9]]], ids=str)
 def test_the_long_run_covariance_of_a_var1_is_its_closed_form(Q, kernel):
-    """40 series of 2000 steps against (I - Q)^-1 (I - Q)^-T: within 5 standard errors, the bandwidth's bias in it."""
+    """40 series of 2000 steps against (I - Q)^-1 (I - Q)^-T: within 5 standard errors, and within 26 % of the trace,
+    which is 4 standard errors sqrt(2 b / 2000 / 40) at the largest of the bandwidths b, about 170."""
     Q = np.array(Q)
     gain = np.linalg.inv(np.eye(2) - Q)
     series = var1_series(Q, 40, 2000, np.random.default_rng(1))
     bandwidth = long_run.choose_bandwidth(series, kernel=kernel)
     found = long_run.long_run_covariance(series, kernel=kernel, bandwidth=bandwidth)
     assert deviations(found, gain @ gain.T) < 5
-    np.testing.assert_allclose(found.mean(0), gain @ gain.T, atol=0.07 * np.trace(gain @ gain.T))
+    np.testing.assert_allclose(found.mean(0), gain @ gain.T, atol=0.26 * np.trace(gain @ gain.T))
 
 
 def test_the_long_run_covariance_of_a_two_state_chain_is_its_closed_form():
@@ -67,19 +69,72 @@ def test_slow_correlation_under_fast_noise_is_seen():
     assert long_run._plug_in(np.array([0.095]), 80_000, "quadratic-spectral") < bandwidth / 10
 
 
+def fitted(x):
+    """The matrix of the least-squares fit of x_t to x_{t-1} and a constant."""
+    return np.linalg.lstsq(np.column_stack([x[:-1], np.ones(len(x) - 1)]), x[1:], rcond=None)[0][:-1].T
+
+
 @pytest.mark.parametrize("kernel", long_run.KERNELS)
 def test_the_estimate_is_the_double_sum_of_its_definition(kernel):
-    rng = np.random.default_rng(4)
-    x, b = rng.normal(size=(40, 3)).cumsum(0), 6.5
+    x, b = var1_series(np.array([[0.8, 0.1], [-0.3, 0.5]]), 1, 41, np.random.default_rng(4))[0], 6.5
     u = abs(np.subtract.outer(np.arange(40), np.arange(40))) / b
     if kernel == "bartlett":
         w = np.maximum(1 - u, 0)
     else:
         z = 6 * np.pi * np.where(u == 0, 1, u) / 5
         w = np.where(u == 0, 1, 25 / (12 * np.pi**2 * np.where(u == 0, 1, u) ** 2) * (np.sin(z) / z - np.cos(z)))
-    centred = x - x.mean(0)
-    expected = centred.T @ w @ centred / 40 / (1 - w.sum() / 40**2)
+    A = fitted(x)
+    e = x[1:] - x[:-1] @ A.T
+    centred, gain = e - e.mean(0), np.linalg.inv(np.eye(2) - A)
+    expected = gain @ (centred.T @ w @ centred / 40 / (1 - w.sum() / 40**2)) @ gain.T
     np.testing.assert_allclose(long_run.smooth_covariance(x, b, kernel), expected, rtol=1e-10)
+
+
+def test_the_kernel_estimate_of_prewhitened_residuals_is_that_of_another_package():
+    """Against `arch`, which does not correct for the estimated mean: the factor 1 - S/n, with its weights, is ours."""
+    from arch.covariance.kernel import QuadraticSpectral
+
+    x, n = var1_series(np.array([[0.8, 0.1], [-0.3, 0.5]]), 1, 400, np.random.default_rng(8))[0], 399
+    A = fitted(x)
+    theirs = QuadraticSpectral(x[1:] - x[:-1] @ A.T, bandwidth=12.0, center=True, force_int=False)
+    weights = np.asarray(theirs.kernel_weights)
+    spent = (2 * np.sum(weights * (1 - np.arange(n) / n)) - 1) / n
+    gain = np.linalg.inv(np.eye(2) - A)
+    expected = gain @ np.asarray(theirs.cov.long_run) @ gain.T / (1 - spent)
+    np.testing.assert_allclose(long_run.smooth_covariance(x, 12.0), expected, rtol=1e-10)
+
+
+def test_repetitions_share_the_fit_and_each_has_its_own_covariance():
+    """One least-squares fit over both repetitions, written out; in units in which one component is a million times as
+    large, the answer is the same."""
+    x = var1_series(np.array([[0.7, 0.2], [0.0, 0.4]]), 2, 200, np.random.default_rng(9))
+    before, now = x[:, :-1].reshape(-1, 2), x[:, 1:].reshape(-1, 2)
+    A = np.linalg.lstsq(np.column_stack([before, np.ones(398)]), now, rcond=None)[0][:2].T
+    fit, residuals = long_run._prewhiten(x)
+    np.testing.assert_allclose(fit, A, rtol=1e-10)
+    np.testing.assert_allclose(residuals, x[:, 1:] - x[:, :-1] @ A.T, rtol=1e-9)
+    found, units = long_run.smooth_covariance(x, 20.0), np.array([1.0, 1e6])
+    assert abs(found[0] - found[1]).max() > 0.1
+    np.testing.assert_allclose(long_run.smooth_covariance(x * units, 20.0), found * np.outer(units, units), rtol=1e-9)
+
+
+def test_a_fit_near_a_unit_root_is_shrunk():
+    """A line has the fit 1, whose inverse of I - A is infinite; the largest singular value kept is 0.97."""
+    fit, _ = long_run._prewhiten(np.arange(200.0)[:, None])
+    np.testing.assert_allclose(fit, 0.97, rtol=1e-12)
+
+
+@pytest.mark.parametrize("slow", [0.95, 0.98])
+def test_prewhitening_removes_the_bias_of_the_kernel_on_slow_chains(slow):
+    """Series of 4000 steps against (1 + a) / (1 - a) per variance: the mean of 64 within 4 of its standard errors, and
+    95 % intervals over 8 of them cover. Without prewhitening the bias at 0.98 is 7 %, or two standard errors."""
+    series = lfilter([1.0], [1.0, -slow], np.random.default_rng(10).normal(size=(64, 5000)))[:, 1000:, None]
+    groups = series.reshape(8, 8, 4000, 1) * (1 - slow)
+    found = np.array([long_run.smooth_covariance(x, long_run.choose_bandwidth(x))[:, 0, 0] for x in groups])
+    assert deviations(found.reshape(-1, 1), 1.0) < 4
+    assert found.mean() == pytest.approx(1, abs=0.1)
+    low, high = stats.t.interval(0.95, 7, found.mean(1), stats.sem(found, axis=1))
+    assert np.sum((low < 1) & (high > 1)) >= 5  # fewer of 8 would happen once in 170 times
 
 
 @pytest.mark.parametrize("kernel", long_run.KERNELS)

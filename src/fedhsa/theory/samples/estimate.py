@@ -66,8 +66,8 @@ class Estimates:
         one of them give its standard error (the jackknife): $s^2 = \frac{R-1}{R} \sum_r (f_{-r} - \bar f_-)^2$. The
         interval is $f \pm t_{R-1} s$, which for a linear function is Student's interval.
 
-        It does not include errors common to all replications: the kernel slightly underestimates slow correlations in
-        `long_run` (by up to half a standard error), and the pieces of a record are independent only if they are long.
+        It does not include errors common to all replications: the kernel may underestimate slow correlations under fast
+        noise in `long_run`, and the pieces of a record are independent only if they are long.
 
         **Arguments:**
 

@@ -21,6 +21,8 @@ QUIET_LAGS = 5
 """The number of successive lags without correlation that ends the search."""
 LAG_FACTOR = 6
 """The bandwidth in units of the last correlated lag, which makes the bias small relative to the standard error."""
+LARGEST_FIT = 0.97
+"""The largest singular value of a fitted autoregression (Andrews and Monahan, 1992)."""
 NEWTON_STEPS = 50
 NEWTON_TOLERANCE = 1e-10
 
@@ -30,9 +32,11 @@ def long_run_covariance(
 ) -> np.ndarray:
     r"""Estimates $\Gamma = \sum_k \mathrm{Cov}(x_0, x_k)$ over all lags of both signs, from a series.
 
-    $\hat\Gamma = \frac1n \sum_{s,t} w\left(\frac{s-t}{b}\right) (x_s - \bar x)(x_t - \bar x)^T / (1 - S/n)$, where
-    $S = \sum_{|k|<n} w(k/b) (1 - |k|/n)$ corrects for the estimated mean. Both kernels $w$ are positive definite, so
-    the result is symmetric and positive semi-definite.
+    The series is prewhitened (Andrews and Monahan, 1992): with the autoregression $x_t = A x_{t-1} + e_t$ fitted by
+    least squares, $\hat\Gamma = (I - A)^{-1} \hat\Gamma_e (I - A)^{-T}$, where
+    $\hat\Gamma_e = \frac1n \sum_{s,t} w\left(\frac{s-t}{b}\right) (e_s - \bar e)(e_t - \bar e)^T / (1 - S/n)$ is the
+    kernel estimate of the $n$ residuals, and $S = \sum_{|k|<n} w(k/b) (1 - |k|/n)$ corrects for the estimated mean.
+    Both kernels $w$ are positive definite, so the result is symmetric and positive semi-definite.
 
     **Arguments:**
 
@@ -87,7 +91,9 @@ def choose_bandwidth(series: Any, *, kernel: str = "quadratic-spectral") -> floa
 
 
 def smooth_covariance(x: np.ndarray, bandwidth: float, kernel: str = "quadratic-spectral") -> np.ndarray:
-    """Computes the kernel estimate for series `(..., n, d)` at a given bandwidth."""
+    """Computes the kernel estimate for series `(..., n, d)` at a given bandwidth, prewhitened and recoloured."""
+    fit, x = _prewhiten(x)
+    recolour = np.linalg.inv(np.eye(len(fit)) - fit)
     n = x.shape[-2]
     x = x - x.mean(-2, keepdims=True)
     weights = _weights(kernel, np.arange(n) / bandwidth)
@@ -98,7 +104,24 @@ def smooth_covariance(x: np.ndarray, bandwidth: float, kernel: str = "quadratic-
     smooth = np.fft.irfft(np.fft.rfft(x, size, axis=-2) * np.fft.rfft(window)[:, None], size, axis=-2)[..., :n, :]
     covariance = np.swapaxes(x, -1, -2) @ smooth / n
     spent = (2 * np.sum(weights * (1 - np.arange(n) / n)) - weights[0]) / n
-    return (covariance + np.swapaxes(covariance, -1, -2)) / 2 / (1 - spent)
+    return recolour @ ((covariance + np.swapaxes(covariance, -1, -2)) / 2 / (1 - spent)) @ recolour.T
+
+
+def _prewhiten(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    r"""Fits $x_t = A x_{t-1} + e_t$ plus a constant to all repetitions; returns $A$ and the residuals $e_t$.
+
+    In units of the standard deviations, singular values of $A$ are at most `LARGEST_FIT`, so that $I - A$ has an
+    inverse. The residuals of any $A$ estimate the same covariance, and those of a good fit with less bias.
+    """
+    every = tuple(range(x.ndim - 1))
+    scale = x.std(every)
+    varies = scale > 1e-12 * abs(x).max(every)  # the rest is rounding, to which nothing is fitted
+    scale = np.where(varies, scale, 1.0)
+    now, before = (varies * (part - part.mean(every)) / scale for part in (x[..., 1:, :], x[..., :-1, :]))
+    now, before = now.reshape(-1, len(scale)), before.reshape(-1, len(scale))
+    left, values, right = np.linalg.svd(now.T @ before @ np.linalg.pinv(before.T @ before, hermitian=True))
+    fit = scale[:, None] * (left * values.clip(max=LARGEST_FIT)) @ right / scale
+    return fit, x[..., 1:, :] - x[..., :-1, :] @ fit.T
 
 
 def effective_samples(x: np.ndarray, long_run: np.ndarray) -> float:
