@@ -168,9 +168,8 @@ def flip_signs(differences: np.ndarray) -> np.ndarray:
         signs = 1.0 - 2.0 * (np.arange(2 ** (n - 1))[:, None] >> np.arange(n) & 1)
         return np.mean(abs(signs @ differences) >= observed, axis=0)
     rng, (batches, size) = np.random.default_rng(0), SAMPLED
-    reached = sum(
-        np.sum(abs(rng.choice([-1.0, 1.0], (size, n)) @ differences) >= observed, axis=0) for _ in range(batches)
-    )
+    sums = (rng.choice([-1.0, 1.0], (size, n)) @ differences for _ in range(batches))
+    reached = np.sum([np.sum(abs(part) >= observed, axis=0) for part in sums], axis=0)
     return (reached + 1) / (batches * size + 1)  # the observed signs are one of the choices
 
 
