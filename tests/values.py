@@ -6,7 +6,7 @@
     The floor is 2.40 (2.31 to 2.48)<!-- = "ratio, 0.8" .2f --> times FedHSA's.
 
 Between `=` and the format stands a Python expression. A string is the check of that name, or the value that
-`docs/numbers/more.py` adds under it, of the study that the page named last before it, as in `fedhsa reproduce td/slow`.
+`docs/numbers/more.py` adds under it, of the study that the row of a table names, or `fedhsa reproduce` last before it.
 `check["ratio, 0.8"].expected` is what the check expects; `facts`, `table` and `settings` are those of the study, and
 `study("td/slow")` is another one. Whether the interval is shown, and how, is decided by what stands there already.
 
@@ -30,10 +30,10 @@ from typing import Any
 import pages
 
 NUMBERS = pages.ROOT / "docs" / "numbers"
-DRAWS = pages.ROOT / "tests" / "problems" / "draws.json"
-"""What the random problems of today look like; a generator that changes, changes this file."""
+DRAWS = pages.ROOT / "tests" / "draws.json"
+"""Small draws of every generator; one that gives other problems changes this file."""
 DIGITS = 8
-LONGEST = 300
+LONGEST = 120
 """Lists of facts that are longer are curves, which no sentence quotes."""
 
 N = r"[-+]?(?:\d{1,3}(?: \d{3})+|\d+)(?:\.\d+)?(?:e[-+]?\d+)?(?![\d.])"
@@ -41,6 +41,7 @@ SHOWN = rf"(?P<value>{N})(?P<rest>(?P<open>\s+[(\[]){N}(?P<between>\s+to\s+|,\s+
 MARKED = re.compile(rf"(?<![\w.]){SHOWN}<!--\s+=\s+(?P<what>.+?)\s+(?P<form>[#,]?\.\d+[efg])\s+-->", re.DOTALL)
 TYPED = re.compile(rf"{N}(?:\s+[(\[]{N}(?:\s+to\s+|,\s+){N}[)\]])?<!--\s+(?:quoted|kept): .+?\s+-->", re.DOTALL)
 NAMED = re.compile(r"fedhsa\s+reproduce\s+([\w-]+(?:/[\w-]+)?)")
+IN_A_ROW = re.compile(r"`([\w-]+(?:/[\w-]+)?)`")
 
 
 class Value(float):
@@ -85,6 +86,16 @@ def _code_of(module: str) -> str:
     return _maker().reached(pathlib.Path(module).read_text(), ("run", "check", "table"))
 
 
+@functools.cache
+def _draws(code: str) -> list[str]:
+    """The draws of the generators that code names, and of the random numbers themselves."""
+    words = {word.replace("-", "_") for word in re.findall(r"[\w-]+", code)}
+    draws = json.loads(DRAWS.read_text())
+    named = {key: key.removeprefix("problem ").removeprefix("environment ") for key in draws}
+    used = {key for key, name in named.items() if name == key or name.partition(",")[0].replace("-", "_") in words}
+    return [f"{key} {draws[key]}" for key in draws if key in used]
+
+
 def digest(name: str) -> str:
     """A fingerprint of what the numbers of a study depend on: settings, its own code, statistics and random problems.
 
@@ -97,7 +108,7 @@ def digest(name: str) -> str:
     settings = {key: value for key, value in store.settings(experiment).items() if key not in words}
     parts = [json.dumps(settings, sort_keys=True), _code_of(sys.modules[type(experiment).__module__].__file__ or "")]
     parts += [maker.canonical(path.read_text()) for path in sorted((maker.PACKAGE / "statistics").glob("*.py"))]
-    parts += [DRAWS.read_text()] if DRAWS.exists() else []
+    parts += _draws(parts[1]) + _draws(parts[0])
     parts += [] if _more(name) is None else [maker.canonical(inspect.getsource(_more(name)))]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
@@ -169,6 +180,16 @@ def out_of_date() -> list[str]:
     return [name for name, path in files().items() if json.loads(path.read_text())["depends_on"] != digest(name)]
 
 
+class Checks(dict[str, Value]):
+    """Checks by name; `td/slow: order` is that of another study."""
+
+    def __missing__(self, key: str) -> Value:
+        name, found, rest = key.partition(": ")
+        if not found:
+            raise KeyError(key)
+        return study(name).check[rest]
+
+
 class Study:
     """The numbers of one study, as expressions see them."""
 
@@ -178,7 +199,7 @@ class Study:
             raise KeyError(f"{path.relative_to(pages.ROOT)} does not exist")
         found = json.loads(path.read_text())
         self.facts, self.table, self.settings = found["facts"], found["table"], found["settings"]
-        self.check = {key: _value(entry) for key, entry in (found["checks"] | found["more"]).items()}
+        self.check = Checks({key: _value(entry) for key, entry in (found["checks"] | found["more"]).items()})
 
     def checks(self, pattern: str) -> list[Value]:
         """The checks whose names match a pattern, as in `max(checks("slope*"))`."""
@@ -209,12 +230,12 @@ def _number(entry: Any) -> float:
 
 study = functools.cache(Study)
 
-FUNCTIONS = {f.__name__: f for f in (min, max, abs, sum, len, round, zip, range, sorted, math.sqrt, math.log)}
+FUNCTIONS = {f.__name__: f for f in (min, max, abs, sum, len, float, zip, range, sorted, math.sqrt, math.log)}
 
 
 def evaluate(what: str, name: str | None) -> Any:
     """The value of an expression on a page whose last study before it is `name`."""
-    there: dict[str, Any] = {"study": study, "__builtins__": FUNCTIONS}
+    there: dict[str, Any] = {"study": study, "check": Checks(), "__builtins__": FUNCTIONS}
     if name is not None:
         one = study(name)
         there |= {key: getattr(one, key) for key in ("check", "checks", "facts", "table", "settings", "rows", "row")}
@@ -232,14 +253,23 @@ def shown(number: float, form: str) -> str:
     return re.sub(r"e([-+])0*(\d)", lambda e: f"e{e[1].strip('+')}{e[2]}", text)
 
 
+def named(text: str, position: int) -> str | None:
+    """The study that a number belongs to: the one that its row of a table names, or the last command before it."""
+    row = text[text.rfind("\n", 0, position) + 1 : position]
+    names = IN_A_ROW.findall(row) if row.startswith("|") else []
+    for name in [*reversed(names), *reversed(NAMED.findall(text, 0, position))]:
+        if (NUMBERS / f"{name}.json").exists():
+            return name
+    return None
+
+
 def renewed(text: str) -> str:
     """A page with every marked number as its file has it."""
 
     def write_one(found: re.Match[str]) -> str:
-        named = [name for name in NAMED.findall(text, 0, found.start()) if (NUMBERS / f"{name}.json").exists()]
         what = " ".join(found["what"].split())
         try:
-            value = evaluate(what, named[-1] if named else None)
+            value = evaluate(what, named(text, found.start()))
             ends = [shown(end, found["form"]) for end in (value.low, value.high)] if found["rest"] else []
         except Exception as error:
             line = text.count("\n", 0, found.start()) + 1
@@ -274,8 +304,8 @@ def typed_by_hand(text: str) -> list[str]:
     plain = re.sub(r"\$\$.+?\$\$|\$[^$\n]+\$|`[^`\n]+`|\]\([^)]*\)", blank, plain, flags=re.DOTALL)
     found = []
     for number in WITH_A_POINT.finditer(plain):
-        named = [name for name in NAMED.findall(text, 0, number.start()) if name in files()]
-        settings = _leaves(study(named[-1]).settings) if named else set()
+        name = named(text, number.start())
+        settings = _leaves(study(name).settings) if name else set()
         if abs(float(number[0])) not in {abs(entry) for entry in known | settings}:
             found.append(f"line {plain.count(chr(10), 0, number.start()) + 1}: {number[0]}")
     return found
@@ -285,4 +315,6 @@ def _leaves(value: Any) -> set[float]:
     """All numbers in nested settings."""
     if isinstance(value, dict | list):
         return set().union(*map(_leaves, value.values() if isinstance(value, dict) else value), set())
+    if isinstance(value, str):  # what was chosen, in words
+        return {float(number) for number in WITH_A_POINT.findall(value)}
     return {float(value)} if isinstance(value, int | float) else set()
