@@ -42,6 +42,14 @@ def test_the_numbers_are_those_of_the_formulas():
     assert not region.contains(region.centre + 1.001 * edge)
 
 
+def test_by_default_there_are_twenty_batches_and_two_more_for_each_dimension():
+    path = np.random.default_rng(2).normal(size=(100, 3))
+    default, chosen = fh.confidence(path), fh.confidence(path, batches=26)
+    assert default.batches == 26
+    np.testing.assert_array_equal(default.covariance, chosen.covariance)
+    assert default.level == 0.95
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
