@@ -37,6 +37,9 @@ def test_what_all_agents_share_is_computed_and_stored_once():
     assert found.shape == (1000, 2, 2)
     assert _arrays.is_shared(found)
     np.testing.assert_array_equal(found[999], np.eye(2) + 1)
+    constant_rows = np.broadcast_to(np.arange(3.0)[:, None], (3, 4))  # which differ between agents
+    assert not _arrays.is_shared(constant_rows)
+    assert not _arrays.is_shared(np.eye(2)[:1])
 
 
 def test_an_array_is_copied_once_and_then_never_again():

@@ -1,8 +1,8 @@
 """The tables of `make faults` fit the package: each fault can be planted, and the tests that should notice it exist."""
 
-import ast
 import collections
 import functools
+import re
 
 import pytest
 
@@ -13,7 +13,7 @@ FAULTS = read()
 
 @functools.cache
 def functions(file: str) -> set[str]:
-    return {node.name for node in ast.walk(ast.parse((ROOT / file).read_text())) if isinstance(node, ast.FunctionDef)}
+    return set(re.findall(r"^ *def (\w+)", (ROOT / file).read_text(), re.MULTILINE))
 
 
 @pytest.mark.parametrize("table", sorted({fault.name.split()[0] for fault in FAULTS}))

@@ -10,6 +10,7 @@ import ast
 import os
 import pathlib
 import queue
+import re
 import shutil
 import signal
 import subprocess
@@ -29,6 +30,10 @@ LONGEST = 300
 """Seconds after which a run of tests is ended. A fault that makes a test run forever is not shown by a failure."""
 
 
+WORDLESS = re.compile(r"#.*|\s")
+DEFINITION = re.compile(r"^(?:def|class) ", re.MULTILINE)
+
+
 @dataclass(frozen=True)
 class Fault:
     """One entry of the tables, which is called `name` here."""
@@ -46,15 +51,24 @@ class Fault:
         """Returns the text of the file with the fault. Raises `ValueError` if it cannot be planted."""
         if (count := text.count(self.before)) != 1:
             raise ValueError(f"`before` occurs {count} times in {self.file}, and must occur once")
-        changed = text.replace(self.before, self.after)
+        if WORDLESS.sub("", self.before) == WORDLESS.sub("", self.after):
+            raise ValueError(f"`after` changes nothing that {self.file} does")
         if self.file.endswith(".py"):
+            self._check_syntax(text)
+        return text.replace(self.before, self.after)
+
+    def _check_syntax(self, text: str) -> None:
+        # Only the function or class around the fault is parsed if possible, which takes a tenth of the time.
+        begins, at = [match.start() for match in DEFINITION.finditer(text)], text.index(self.before)
+        first = max((begin for begin in begins if begin <= at), default=0)
+        last = min((begin for begin in begins if begin >= at + len(self.before)), default=len(text))
+        try:
+            ast.parse(text[first:last].replace(self.before, self.after))
+        except SyntaxError:
             try:
-                same = ast.dump(ast.parse(changed)) == ast.dump(ast.parse(text))
+                ast.parse(text.replace(self.before, self.after))
             except SyntaxError as error:
                 raise ValueError(f"`after` is not valid Python in {self.file}: {error}") from error
-            if same:
-                raise ValueError(f"`after` changes nothing that {self.file} does")
-        return changed
 
 
 def read(only: str = "") -> list[Fault]:
