@@ -122,6 +122,13 @@ def test_one_error_that_is_known_keeps_the_error_on_the_axis(known, rootless):
     assert outputs.quantity({"FedHSA": known["FedHSA"], "LocalSA": rootless["LocalSA"]}) == "error"
 
 
+def test_the_manifest_names_the_seeds_that_diverged_and_when(tmp_path, known, drawn):
+    failed = dataclasses.replace(known["FedHSA"], failed_round=np.array([-1, 3, -1]))
+    outputs.write(tmp_path, {"FedHSA": failed, "LocalSA": known["LocalSA"]}, {})
+    assert [entries(tmp_path)[name]["failed_round"] for name in NAMES] == [{"1": 3}, {}]
+    assert [entries(tmp_path)[name]["status"] for name in NAMES] == ["1 of 3 diverged", "ok"]
+
+
 def test_a_norm_that_was_not_measured_is_missing_and_not_infinite(tmp_path, rootless, drawn):
     norm = np.array([[3.0, 2.0, np.inf, np.nan]] * 3)
     outputs.write(tmp_path, {"FedHSA": with_norm(rootless["FedHSA"], norm)}, {})

@@ -7,7 +7,7 @@ from fedhsa.kernels import plain
 
 
 def test_a_column_is_the_upper_word_of_a_product():
-    bits = np.array([0, 1, 65535, 65536, 2**31 + 12345, 2**32 - 1], dtype=np.uint32)
+    bits = np.array([0, 1, 65535, 65536, 65538, 2**31 + 12345, 2**32 - 1], dtype=np.uint32)
     for count in (1, 3, 1000, 65535):
         expected = [(int(word) * count) >> 32 for word in bits]
         assert plain.upper_word(bits, np.uint32(count)).tolist() == expected
