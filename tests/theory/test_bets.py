@@ -119,7 +119,7 @@ def test_floors_of_four_agents_are_those_of_enumeration(family):
     assert max(errors) < 0.03
 
 
-# The laws of single agents and of pairs, where they are not needed but can be checked.
+# The laws of single agents and of pairs, where they are not needed but can be checked; see `test_enumerated.py`.
 
 
 def nearly(kind, federation, method, H, eta):
@@ -131,16 +131,6 @@ def nearly(kind, federation, method, H, eta):
     law = kind(agents_of(edges_of(problem, source), require_rule(make(eta, H, 0.8))))
     agents, root = federation.agents()
     return law, Law(agents, Rule(eta, H, 0.8, correction)), root
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(("kind", "M"), [(OneSiteLaw, 1), (PairsLaw, 2)])
-def test_one_site_is_exact_for_one_agent_and_pairs_are_for_two(kind, M, method):
-    law, exact, root = nearly(kind, bets.many("td", M, "lazy"), method, 4, 0.4)
-    mean, covariance = law.stationary()
-    np.testing.assert_allclose(mean, exact.mean, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(covariance, exact.covariance, rtol=1e-9, atol=1e-9 * exact.floor)
-    np.testing.assert_allclose([m.square for m in law.path(-root, 8)], exact.errors(-root, 8), rtol=1e-9)
 
 
 @pytest.mark.slow

@@ -46,6 +46,12 @@ def test_lemmas_are_the_numbers_worked_out_by_hand():
     assert final == pytest.approx(0.975 * 3 + 2 * (linear * 3 + (linear / 5 + cubic) * 4))
 
 
+def test_the_constants_of_lemmas_are_those_of_their_proofs():
+    """The drift is (e H eta 3 L (x + 2 y))^2 at most, with (x + 2 y)^2 <= 5 (x^2 + y^2); the others are products."""
+    assert pytest.approx((3 * np.e) ** 2 * 5) == bounds.DRIFT
+    assert (bounds.ONE_STEP_IID, bounds.MARKOV) == (4 + 80, 6 * 2 * 4**2)
+
+
 def test_the_corollary_is_theorem_2_at_its_step():
     """With T large enough, 16 log^2 covers what Theorem 2 gives at eta = 4 log(MHT) / (mu H T)."""
     M, H, L, mu, sigma, rho, tau_bar, T = 3, 5, 1.5, 0.5, 2.0, 0.4, 6.0, 10**5

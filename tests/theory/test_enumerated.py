@@ -272,7 +272,12 @@ def mean_operators(problem):
 
 @pytest.mark.parametrize(
     ("family", "kinds", "rule"),
-    [("states", (0, 1), Rule(0.4, 3, 0.8)), ("edges", (0, 1), Rule(0.4, 3, 0.8, 0.0)), ("edges", (0,), Rule(0.3, 2))],
+    [
+        ("states", (0, 1), Rule(0.4, 3, 0.8)),
+        ("edges", (0, 1), Rule(0.4, 3, 0.8, 0.0)),
+        ("edges", (0, 1), Rule(0.4, 2, 1.0, 0.0)),  # as few steps as dimensions, whose offset is computed otherwise
+        ("edges", (0,), Rule(0.3, 2)),
+    ],
 )
 def test_additive_noise_of_chains_has_the_law_of_all_trajectories(family, kinds, rule):
     """Operators that share the agent's mean slope; noise enters a round by its closed form.
@@ -334,31 +339,34 @@ def weighted(chances):
         yield p, np.array(there) / chances / len(chances)
 
 
-ALL, SOME, OWN = np.array([0.0, 0.0, 1.0]), np.array([0.1, 0.2, 0.7, 0.0]), np.array([0.4, 0.9])
+ALL, SOME, MOST = np.array([0.0, 0.0, 1.0]), np.array([0.1, 0.2, 0.7, 0.0]), np.array([0.0, 0.2, 0.0, 0.8])
+OWN = np.array([0.4, 0.9])
 REPLIES = [
-    ("none", SOME, "altered", 1.0, False),
-    ("none", SOME, "through the air", 1.0, False),
-    ("none", SOME, "through the air", 1.0, True),
-    ("none", SOME, "altered", 0.0, False),
-    ("none", SOME, "through the air", 0.0, False),
-    ("outcomes", ALL, "altered", 1.0, False),
-    ("outcomes", SOME, "lost", 1.0, True),
-    ("outcomes", SOME, "lost", 0.0, False),
-    ("outcomes", ALL, "through the air", 1.0, False),
-    ("white", ALL, "lost", 1.0, False),
-    ("white", SOME, "whole", 1.0, False),
-    ("white", SOME, "whole", 0.0, False),
-    ("white", OWN, "lost", 0.0, False),
-    ("none", OWN, "altered", 1.0, True),
+    ("none", SOME, "altered", 1.0, False, 2),
+    ("none", MOST, "lost", 1.0, False, 2),
+    ("none", SOME, "through the air", 1.0, False, 2),
+    ("none", SOME, "through the air", 1.0, True, 2),
+    ("none", SOME, "altered", 0.0, False, 2),
+    ("none", SOME, "through the air", 0.0, False, 2),
+    ("outcomes", ALL, "altered", 1.0, False, 2),
+    ("outcomes", ALL, "lost", 1.0, False, 3),
+    ("outcomes", SOME, "lost", 1.0, True, 2),
+    ("outcomes", SOME, "lost", 0.0, False, 2),
+    ("outcomes", ALL, "through the air", 1.0, False, 2),
+    ("white", ALL, "lost", 1.0, False, 2),
+    ("white", SOME, "whole", 1.0, False, 2),
+    ("white", SOME, "whole", 0.0, False, 2),
+    ("white", OWN, "lost", 0.0, False, 2),
+    ("none", OWN, "altered", 1.0, True, 2),
 ]
 
 
-@pytest.mark.parametrize(("noise", "taking_part", "arriving", "correction", "all_first"), REPLIES)
+@pytest.mark.parametrize(("noise", "taking_part", "arriving", "correction", "all_first", "H"), REPLIES)
 def test_a_round_with_some_replies_is_the_sum_over_all_that_can_happen(
-    noise, taking_part, arriving, correction, all_first, uncompiled
+    noise, taking_part, arriving, correction, all_first, H, uncompiled
 ):
     """From several errors, which span their squares; and the long run is where the rounds lead."""
-    rule, (ways, arrival) = Rule(0.3, 2, 0.8, correction), ARRIVALS[arriving]
+    rule, (ways, arrival) = Rule(0.3, H, 0.8, correction), ARRIVALS[arriving]
     by_chance = taking_part is OWN
     M = 2 if by_chance else len(taking_part) - 1
     chain, A, g = observed("states", 2, range(M))

@@ -27,6 +27,8 @@ from fedhsa.theory.maps.linearise import LinearisedAgent
 from fedhsa.theory.maps.modes import reduced, settled, visible_radius
 from fedhsa.theory.maps.rounds import LocalRule, RoundMap
 from fedhsa.theory.prediction import Prediction
+from fedhsa.theory.samples.estimate import _plan
+from fedhsa.theory.samples.long_run import lagged_means
 from fedhsa.theory.sketch import Outline, Sketch
 from fedhsa.theory.staged import StagedLaw
 from theory import enumeration
@@ -119,15 +121,16 @@ def test_the_largest_step_with_a_low_enough_floor_is_found_to_its_resolution():
     assert choice._last_low_enough(lambda x: x + 9, 0.0, -8.0, 3.0) == -8.0
 
 
-def test_walking_down_tries_the_cheapest_step():
+@pytest.mark.parametrize("cheapest", [-0.4, -1.3, -2.9, -3.7])
+def test_walking_down_tries_the_cheapest_step(cheapest):
     tried = {}
 
     def cost(x):
-        tried[x] = (x + 1.3) ** 2
+        tried[x] = (x - cheapest) ** 2
         return tried[x]
 
     choice._walk_down(cost, 0.0, -6.0)
-    assert min(tried, key=tried.get) == pytest.approx(-1.3, abs=4 * choice.RESOLUTION)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    assert min(tried, key=tried.get) == pytest.approx(cheapest, abs=4 * choice.RESOLUTION)  # pyright: ignore[reportArgumentType, reportCallIssue]
     assert len(tried) < 40
 
 
@@ -307,3 +310,28 @@ def test_a_linearised_agent_is_its_tangent_at_its_point():
     agent = LinearisedAgent(fh.sources.Silent(), Square(fh.sources.Silent()), point)
     assert agent.operator(np.array([5.0]), np.array([1.0]))[0] == 9 - 1 + 6 * 2
     assert agent.mean_operator(np.array([5.0]))[0] == 9 + 6 * 2
+
+
+# Products at a distance in time, from samples.
+
+
+def test_lagged_means_are_the_means_of_centred_matrices_times_earlier_noise():
+    rng = np.random.default_rng(0)
+    A, noise, mean = rng.normal(size=(6, 2, 2)), rng.normal(size=(6, 2)), rng.normal(size=(2, 2))
+    sums = np.array([sum(A[t] @ noise[t - k] for t in range(k, 6)) for k in range(3)])
+    expected = [np.mean([(A[t] - mean) @ noise[t - k] for t in range(k, 6)], axis=0) for k in range(3)]
+    np.testing.assert_allclose(lagged_means(sums[None], mean, noise[None])[0], expected, rtol=1e-12)
+
+
+def test_a_source_that_cannot_start_stationary_is_sampled_after_a_while():
+    class Walk(fh.AbstractSource):
+        def init(self, key, /):
+            return 0
+
+        def step(self, key, state, /):
+            return state + 1, state
+
+    walked, drawn = (_plan(source, 1000, 4, None) for source in (Walk(), FiniteChain(np.full((2, 2), 0.5))))
+    assert (walked.stationary, drawn.stationary, drawn.burn_in) == (False, True, 0)
+    assert walked.burn_in >= 100
+    assert _plan(Walk(), 1000, 4, 7).burn_in == 7

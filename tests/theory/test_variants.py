@@ -144,6 +144,7 @@ def test_an_average_is_the_sum_over_all_trajectories_of_correlated_additive_nois
     assert found.rounds_to(0.05) == np.argmax(found.error(200) <= 0.05) > 0
 
 
+@pytest.mark.slow
 def test_an_average_is_the_sum_over_all_trajectories_of_independent_noise_in_the_slopes():
     problem, rounds, eta = two_chains(((0.2, 0.8), (2.0, 1.0))), 4, 0.3
     decay = 0.6
@@ -245,30 +246,6 @@ def test_a_round_with_losses_and_codes_among_some_agents_is_the_sum_over_all_tha
             square += chance * np.outer(e + 0.8 * moved, e + 0.8 * moved)
     _, after = found.law.path(e, 1)
     np.testing.assert_allclose(after.second, square, rtol=1e-12)
-
-
-@METHODS
-def test_independent_slopes_among_some_agents_are_the_sum_over_sets_and_outcomes(method):
-    eta, H, M = 0.3, 2, 3
-    A = np.array([[0.2, 0.8], [2.0, 1.0], [0.5, 1.5]]).reshape(M, 2, 1, 1)
-    b = np.array([[2.0, 0.0], [-1.0, 1.5], [0.5, 1.0]]).reshape(M, 2, 1)
-    problem = finite_sum.from_arrays(A, b, np.tile([[0.3, 0.7], [0.7, 0.3]], (M, 1, 1))).iid()
-    pi, a, b = problem.agents.source.source.stationary, A[..., 0, 0], b[..., 0]
-    square, theta = 0.0, problem.root[0] + 0.7
-    for there in itertools.combinations(range(M), 2):
-        for seen in itertools.product(itertools.product((0, 1), repeat=H), repeat=2):
-            chance = np.prod([pi[i, s] for i, states in zip(there, seen, strict=True) for s in states]) / 3
-            g = [b[i, states[0]] - a[i, states[0]] * theta for i, states in zip(there, seen, strict=True)]
-            ends = [theta, theta]
-            for k, (i, states) in enumerate(zip(there, seen, strict=True)):
-                for s in states:
-                    shift = np.mean(g) - g[k] if method is fh.FedHSA else 0.0
-                    ends[k] += eta * (b[i, s] - a[i, s] * ends[k] + shift)
-            square += chance * (np.mean(ends) - problem.root[0]) ** 2
-    found = predict(problem, fh.Partial(method(eta, local_steps=H), UniformSampling(2, num_agents=M)))
-    _, after = found.law.path(np.array([0.7]), 1)
-    assert after.square == pytest.approx(square, rel=1e-12)
-    assert found.floor == pytest.approx(found.error(200)[-1], rel=1e-9)
 
 
 @METHODS
