@@ -41,13 +41,10 @@ def renew_numbers(wanted: list[pathlib.Path]) -> int:
     """Writes the numbers of the studies into the text of pages."""
     left = 0
     for page in wanted:
-        before = page.read_text()
-        try:
-            after = values.renewed(before)
-        except ValueError as error:
-            print(f"{pages.name(page)}, {error}")
-            left = 1
-            continue
+        before, problems = page.read_text(), []
+        after = values.renewed(before, problems)
+        left |= bool(problems)
+        print("".join(f"{pages.name(page)}, {problem}\n" for problem in problems), end="")
         if after != before:
             page.write_text(after)
             print(f"{pages.name(page)}: numbers renewed", flush=True)

@@ -263,8 +263,8 @@ def named(text: str, position: int) -> str | None:
     return None
 
 
-def renewed(text: str) -> str:
-    """A page with every marked number as its file has it."""
+def renewed(text: str, problems: list[str] | None = None) -> str:
+    """A page with every marked number as its file has it; numbers that have none stay, and are told in `problems`."""
 
     def write_one(found: re.Match[str]) -> str:
         what = " ".join(found["what"].split())
@@ -273,7 +273,11 @@ def renewed(text: str) -> str:
             ends = [shown(end, found["form"]) for end in (value.low, value.high)] if found["rest"] else []
         except Exception as error:
             line = text.count("\n", 0, found.start()) + 1
-            raise ValueError(f"line {line}: `{what}`: {type(error).__name__}: {error}") from error
+            problem = f"line {line}: `{what}`: {type(error).__name__}: {error}"
+            if problems is None:
+                raise ValueError(problem) from error
+            problems.append(problem)
+            return found[0]
         new = shown(value, found["form"])
         if ends:
             new += f"{found['open']}{ends[0]}{found['between']}{ends[1]}{found['close']}"
