@@ -72,15 +72,6 @@ def test_the_product_law_starts_where_the_chains_start():
     assert after.covariance == pytest.approx(0, abs=1e-15)
 
 
-@pytest.mark.parametrize("law", [exact_law, IndependentLaw])
-def test_the_stationary_solve_is_the_limit_of_the_iterated_law(law):
-    problem = problems()["finite-sum"]
-    problem = problem.iid() if law is IndependentLaw else problem
-    law = law(problem, fh.LocalSA(0.3, 2))
-    *_, last = law.path(np.array([1.0, -2.0]), 2000)
-    assert law.stationary().square == pytest.approx(last.square, rel=1e-10)
-
-
 def standard_errors(problem, algorithm, *, rounds, seeds):
     run = fh.simulate(problem, algorithm, rounds=rounds, seeds=seeds, key=5)
     law = exact.mean_square_error(problem, algorithm, rounds=rounds)
@@ -111,16 +102,6 @@ def test_simulation_agrees_with_the_independent_law_at_many_settings(family, met
         td.random(M, 4, 3, key=2) if family is td else finite_sum.random(M, 3, 3, key=2, eigenvalues=(0.2, 1.5))
     ).iid()
     assert abs(standard_errors(problem, method(step_size, H, server_step), rounds=60, seeds=1000)).max() < 4
-
-
-def test_the_mean_square_radius_is_the_rate_of_the_mean_square_error():
-    """Scalar, one step a round: the factor is E(1 + eta a)^2."""
-    A = np.array([1.0, 5.0]).reshape(1, 2, 1, 1)
-    problem = finite_sum.from_arrays(A, np.zeros((1, 2, 1)), np.full((1, 2, 2), 0.5)).iid()
-    law = IndependentLaw(problem, fh.SynchronisedSA(0.3))
-    radius, kind = law.mean_square_radius()
-    assert radius == pytest.approx(((1 - 0.3) ** 2 + (1 - 1.5) ** 2) / 2, rel=1e-12)
-    assert kind == "exact"
 
 
 @pytest.mark.parametrize("gap", [1e-4, 1e-6])
