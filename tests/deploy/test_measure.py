@@ -7,9 +7,10 @@ import pytest
 
 import fedhsa as fh
 from cases import CASES
-from fedhsa.deploy import Faults, MeasuredAgent, Missing, Plan, Server, federate, in_memory
+from fedhsa.deploy import Faults, MeasuredAgent, Missing, Plan, Server, Store, federate, in_memory
 from fedhsa.deploy.fit import MismatchError
 from fedhsa.deploy.measure import MOST, Measurements, Meter, SiteReport
+from fedhsa.deploy.plan import with_keys
 from fedhsa.deploy.site import failure_reply
 from fedhsa.deploy.wire import RejectedError, unpack
 
@@ -99,6 +100,13 @@ def test_noise_on_replies_keeps_metrics_at_the_site_unless_they_are_released(tmp
     assert [event["measured"]["round"] for event in events if event["event"] == "round"] == [0, 1]
     assert events[-2]["metrics"]["loss"]["agents"][0] > 0
     assert events[-2]["weights"] == [3.0, 3.0]
+
+
+def test_masks_on_replies_keep_metrics_at_the_site_unless_they_are_released(tmp_path):
+    masked, store = plan(tmp_path).replace(secure_aggregation=True), Store(tmp_path / "run" / "0.state")
+    keys = with_keys(masked, {}, tmp_path)
+    sites = [masked.site([0], store, "run", keys | more) for more in ({}, {"release_metrics": "true"})]
+    assert [site.withhold for site in sites] == [True, False]
 
 
 def test_a_measure_that_fails_later_costs_its_number_and_not_the_run():

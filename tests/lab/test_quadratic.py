@@ -84,6 +84,15 @@ def test_the_floor_is_where_the_curve_ends(name):
     np.testing.assert_allclose(law.errors(500)[0, -1], law.floor.total, rtol=1e-9)
 
 
+@pytest.mark.parametrize("name", ["FedHSA", "SCAFFLSA", "SCAFFOLD", "OneExchangeFedHSA"])
+def test_the_growth_is_the_rate_of_the_curve_without_noise(name):
+    """Two per cent, for parts that fall almost as slowly as the slowest and are still there after 20 rounds."""
+    setting = lab.Setting(num_agents=4, local_steps=5, step_size=0.1, noise_std=0.0)
+    law = lab.Law(lab.problem(setting), setting, name)
+    errors = law.errors(40)[0]
+    np.testing.assert_allclose(law.growth(), (errors[40] / errors[20]) ** (1 / 40), rtol=0.02)
+
+
 def test_many_step_sizes_together_are_each_of_them_alone():
     setting, steps = lab.Setting(num_agents=4, local_steps=3), [0.01, 0.1, 0.3]
     for name in lab.METHODS:
