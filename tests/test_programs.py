@@ -1,5 +1,6 @@
 import math
 import mmap
+import time
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +52,7 @@ def test_maps_are_counted_at_most_once_in_a_while(process, dropped, monkeypatch)
     clock = {"now": 100.0}
     monkeypatch.setattr(_programs, "SECONDS", 5.0)
     monkeypatch.setattr(_programs, "_last_count", 0.0)
-    monkeypatch.setattr(_programs.time, "monotonic", lambda: clock["now"])
+    monkeypatch.setattr(time, "monotonic", lambda: clock["now"])
     _programs.make_room()
     process["now"] = ALLOWED
     clock["now"] = 104.9
