@@ -126,11 +126,9 @@ def test_the_filters_radius_majority_and_second_radius_are_the_published_ones():
 
 
 def test_shares_of_agents_are_not_lost_to_rounding():
-    """0.29 of 100 and (1 - 0.1) of 10, among others, are not what floating point makes of them."""
+    """In floating point, 0.29 of 100 is a little less than 29, and (1 - 3 / 9) of 9 a little more than 6."""
     x = np.arange(100.0)[:, None] ** 2
     np.testing.assert_allclose(apply(fh.rules.TrimmedMean(0.29), x)[0], np.mean(np.arange(29, 71) ** 2), rtol=1e-13)
-    byzantine = fh.Byzantine(HSA, 0.29, fh.attacks.Zero())
-    assert np.flatnonzero(byzantine.hostile(np.arange(100), 100)).tolist() == list(range(71, 100))
     number, share = next((n, k / n) for n in range(3, 60) for k in range(1, n // 2) if (1 - k / n) * n > n - k)
     near = round((1 - share) * number)
     # Exactly as many as must be near are: the radius stays above 2 sigma.
@@ -221,7 +219,7 @@ def test_who_is_hostile_follows_from_the_share_or_is_listed():
         return [i for i in range(M) if fh.Byzantine(HSA, share, fh.attacks.Zero()).hostile(i, M)]
 
     assert hostile_of(0.05, 20) == [19]
-    assert hostile_of(0.3, 10) == [7, 8, 9]
+    assert hostile_of(0.3, 10) == hostile_of(0.26, 10) == [7, 8, 9]
     assert hostile_of([0, 2], 4) == [0, 2]
     with pytest.raises(ValueError, match=r"`share` of 0\.1 selects no agent among 3\. Use 0\.333333 for one agent"):
         fh.simulate(quadratic().problem, fh.Byzantine(HSA, 0.1, fh.attacks.Zero()), rounds=1)

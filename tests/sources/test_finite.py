@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fedhsa import tree
 from fedhsa._random import fold_in
 from fedhsa.sources import IID, FiniteChain, Transition, Transitions
-from fedhsa.sources.finite import alias_table
+from fedhsa.sources.finite import alias_table, closed_classes
 
 
 def draw(source, length: int, seed: int = 0):
@@ -61,6 +61,7 @@ def test_the_stationary_law_is_a_left_eigenvector():
 def test_transient_states_are_fine():
     P = np.array([[0.5, 0.5, 0.0], [0.0, 0.4, 0.6], [0.0, 0.7, 0.3]])
     np.testing.assert_allclose(FiniteChain(P).stationary, [0, 7 / 13, 6 / 13], atol=1e-15)
+    assert [states.tolist() for states in closed_classes(P)] == [[1, 2]]
 
 
 def test_steps_one_by_one_equal_a_block():
