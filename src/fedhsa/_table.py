@@ -1,7 +1,6 @@
 """Tables of words and numbers: as text that fits the available width, as HTML, and as LaTeX."""
 
 import html
-import math
 import re
 import shutil
 import textwrap
@@ -169,14 +168,3 @@ def _latex_cell(words: str) -> str:
         text,
     )
     return "--" if text == "-" else text
-
-
-def in_bytes(value: float) -> str:
-    """An amount of traffic in a unit that keeps the number short."""
-    if math.isinf(value):
-        return "never"
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:,.3g} TB"

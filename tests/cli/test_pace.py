@@ -41,7 +41,3 @@ def test_what_is_done_is_kept_when_half_a_minute_has_passed_since_the_last_time(
     for clock.now in (110.0, 129.0, 131.0, 150.0, 162.0):
         keep(clock.now)
     assert kept == [131.0, 162.0]
-
-
-def test_durations_are_told_in_the_unit_that_gives_a_small_number():
-    assert [pace.duration(s) for s in (40, 540, 7200, 260_000)] == ["40 s", "9 minutes", "2 hours", "3 days"]

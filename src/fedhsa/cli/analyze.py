@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 
 from .. import plots
+from .._numbers import about
 from ..outputs import save_figure
 from . import effort, pace, page
 from .analysis import Analysis, analyse
@@ -30,7 +31,7 @@ def main(settings: AnalyzeSettings, args: Sequence[str], console: Console) -> in
     wait = effort.total(problem, algorithms.values()) + len(algorithms) * effort.stability(problem)
     if wait > LONG:
         warnings.warn(
-            f"This problem is large: its analysis takes about {pace.duration(wait)}. It is faster with fewer agents, "
+            f"This problem is large: its analysis takes about {about(wait)}. It is faster with fewer agents, "
             "`--num-agents`, or parameters, `--dim`.",
             stacklevel=2,
         )

@@ -14,6 +14,7 @@ import numpy as np
 
 from .. import tree
 from .._arrays import is_shared
+from .._numbers import memory
 from ..algorithms import AbstractAlgorithm
 from ..problems import PROBLEMS, Problem
 from .errors import UsageError
@@ -34,8 +35,8 @@ def check_problem(name: str, arguments: Mapping[str, Any]) -> None:
     sizes = {n: v for n, v in _sizes(name, arguments).items() if v > PROBES[-1]}
     most = max(sizes, key=lambda n: sizes[n])
     raise UsageError(
-        f"`{most}` {sizes[most]} is too large: the problem takes about {words(found)} of memory, and this machine has "
-        f"{words(total())}. Lower {' or '.join(f'`{n}`' for n in sizes)}."
+        f"`{most}` {sizes[most]} is too large: the problem takes about {memory(found)} of memory, and this machine has "
+        f"{memory(total())}. Lower {' or '.join(f'`{n}`' for n in sizes)}."
     )
 
 
@@ -47,7 +48,7 @@ def check_runs(problem: Problem, algorithms: Iterable[AbstractAlgorithm], seeds:
     if found > PART * total():
         raise UsageError(
             f"The runs are too large: {seeds} seeds of {problem.num_agents} agents, with {records} records of each, "
-            f"take about {words(found)} of memory, and this machine has {words(total())}. Use fewer of them."
+            f"take about {memory(found)} of memory, and this machine has {memory(total())}. Use fewer of them."
         )
 
 
@@ -121,10 +122,3 @@ def total() -> int:
     with contextlib.suppress(OSError, ValueError):  # a container may have less; "max" means no limit
         found = min(found, int(pathlib.Path("/sys/fs/cgroup/memory.max").read_text()))
     return found
-
-
-def words(count: float) -> str:
-    """Returns a number of bytes as text, in a suitable unit."""
-    power = min(max(0, int(math.log2(max(count, 1)) / 10)), 8)
-    unit = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB")[power]
-    return f"{count / 2 ** (10 * power):.3g} {unit}"

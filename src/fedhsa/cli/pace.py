@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
+from .._numbers import about
 from .screen import status_line
 
 PATIENCE = 5.0
@@ -33,7 +34,7 @@ class Lines:
         left = (1 - part) * (now - began) / (part - at)
         if self.last is None:
             if left > LONG:
-                self._say(now, part, f"This takes about {duration(left + now - began)}. {_capital(what)}", left)
+                self._say(now, part, f"This takes about {about(left + now - began)}. {_capital(what)}", left)
             return
         since, done = now - self.last[0], part - self.last[1]
         if since >= LONG and (done >= TENTH or since >= SILENCE):
@@ -42,7 +43,7 @@ class Lines:
     def _say(self, now: float, part: float, words: str, left: float) -> None:
         self.last = now, part
         what = f"{words}: " if words and not words.endswith(" ") else words
-        print(f"{what}{100 * part:.0f} % done, about {duration(left)} left.", file=sys.stderr, flush=True)
+        print(f"{what}{100 * part:.0f} % done, about {about(left)} left.", file=sys.stderr, flush=True)
 
 
 class Kept:
@@ -79,15 +80,6 @@ def steps(show: bool) -> Iterator[Callable[[str], None]]:
             print(f"{_capital(what)} ...", file=sys.stderr, flush=True)
 
     yield tell
-
-
-def duration(seconds: float) -> str:
-    """Returns a number of seconds in words, to two digits."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 6000:
-        return f"{seconds / 60:.0f} minutes"
-    return f"{seconds / 3600:.0f} hours" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
 
 
 def _capital(words: str) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from rich.console import Console
 
 from .. import _own
-from .._table import in_bytes
+from .._numbers import plain, traffic
 from ..algorithms import FedHSA
 from ..theory import Choice, Constants, Prediction
 from .analysis import Analysis, arguments, rounds_per_tenth, run_command, step_in_words
@@ -114,10 +114,10 @@ def _rows(analysis: Analysis) -> list[tuple[str, Callable[[Prediction], str]]]:
         ("stable", lambda p: "yes" if p.stable else "NO"),
         ("   judged by the", lambda p: p.stability),
         ("factor of the mean error per round", lambda p: f"{p.spectral_radius:.4g}"),
-        ("largest stable step at this H", lambda p: _number(p.max_step_size, "any")),
+        ("largest stable step at this H", lambda p: plain(p.max_step_size, unknown=UNKNOWN, infinite="any")),
         ("largest stable H at this step", _most_local_steps),
         ("factor of the r.m.s. error per round", lambda p: f"{p.rate:.4g}"),
-        ("rounds to a tenth of the error", lambda p: _number(rounds_per_tenth(p), "never")),
+        ("rounds to a tenth of the error", lambda p: plain(rounds_per_tenth(p), unknown=UNKNOWN, infinite="never")),
         ("bias from heterogeneity", lambda p: _norm(p.heterogeneity_bias, p)),
         ("bias from Markov sampling", lambda p: _norm(p.markov_bias, p)),
         ("bias from curvature", lambda p: "" if p.problem.affine else _norm(p.curvature_bias, p)),
@@ -134,7 +134,7 @@ def _rows(analysis: Analysis) -> list[tuple[str, Callable[[Prediction], str]]]:
         rows += [
             (f"rounds to {target:g}", lambda p: _count(p.reach(target).rounds)),
             ("   observations, all agents", lambda p: _count(p.reach(target).samples)),
-            ("   traffic, all agents", lambda p: in_bytes(p.reach(target).bytes)),
+            ("   traffic, all agents", lambda p: traffic(p.reach(target).bytes)),
         ]
     return rows
 
@@ -145,7 +145,7 @@ def _choice(console: Console, analysis: Analysis, choice: Choice | str) -> None:
     if isinstance(choice, str):
         console.print(choice)
         return
-    console.print(f"{_count(choice.reach.rounds)} rounds and {in_bytes(choice.reach.bytes)} in all:")
+    console.print(f"{_count(choice.reach.rounds)} rounds and {traffic(choice.reach.bytes)} in all:")
     console.print("  " + shlex.join(run_command(analysis, choice)), soft_wrap=True)
     console.print("What no other way beats in rounds, observations and bytes alike:")
     columns = ("algorithm", "step size", "local steps", "server step", "rounds", "observations", "traffic", "ends at")
@@ -159,7 +159,7 @@ def _choice(console: Console, analysis: Analysis, choice: Choice | str) -> None:
             f"{given['server_step']:g}" if "server_step" in given else "-",
             _count(reach.rounds),
             _count(reach.samples),
-            in_bytes(reach.bytes),
+            traffic(reach.bytes),
             f"{p.floor:.2e}",
         )
     console.print(table)
@@ -185,7 +185,7 @@ def _given(p: Prediction, name: str) -> str:
 
 
 def _most_local_steps(p: Prediction) -> str:
-    return "" if p.max_local_steps is None else _number(p.max_local_steps, "any")
+    return "" if p.max_local_steps is None else plain(p.max_local_steps, unknown=UNKNOWN, infinite="any")
 
 
 def _bias_part(p: Prediction) -> str:
@@ -220,14 +220,6 @@ def _square(value: float, p: Prediction, *, root: bool = False) -> str:
     if negligible(value, p):
         return "0"
     return f"{math.sqrt(value) if root else value:.2e}"
-
-
-def _number(value: float, infinite: str) -> str:
-    if math.isnan(value):
-        return UNKNOWN
-    if math.isinf(value):
-        return infinite
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _count(value: float) -> str:

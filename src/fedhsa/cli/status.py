@@ -6,8 +6,9 @@ from typing import Any
 
 from rich.console import Console
 
+from .._numbers import plain
 from ..deploy import Store
-from ..deploy.journal import FILE, number, read
+from ..deploy.journal import FILE, read
 from ..deploy.limits import AUDIT
 from .errors import FailedRunError
 from .screen import PlainTable, plain_table
@@ -39,8 +40,8 @@ def _measured(measured: dict[str, Any]) -> PlainTable:
     metrics = measured["metrics"]
     table = plain_table("agent", "weight", *metrics)
     for agent, weight in enumerate(measured["weights"]):
-        table.add_row(str(agent), number(weight), *(number(found["agents"][agent]) for found in metrics.values()))
-    table.add_row("average", "", *(number(found["mean"]) for found in metrics.values()))
+        table.add_row(str(agent), plain(weight, 4), *(plain(found["agents"][agent], 4) for found in metrics.values()))
+    table.add_row("average", "", *(plain(found["mean"], 4) for found in metrics.values()))
     return table
 
 

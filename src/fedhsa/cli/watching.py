@@ -9,8 +9,9 @@ from typing import Any
 from rich.console import Console, Group
 from rich.live import Live
 
+from .._numbers import plain
 from ..deploy import prometheus
-from ..deploy.journal import Teller, measured_words, number, sentence
+from ..deploy.journal import Teller, measured_words, sentence
 from .screen import plain_table
 
 Watch = Callable[[dict[str, Any]], None]
@@ -120,10 +121,10 @@ class Board:
         table = plain_table("agent", "state", *(name.replace("_", " ") for name in metrics), "last seen")
         order = sorted(self._state, key=lambda agent: (self._state[agent] == "answers", agent))
         for agent in sorted(order[:ROWS]):
-            each = (number(found["agents"][agent]) for found in metrics.values())
+            each = (plain(found["agents"][agent], 4) for found in metrics.values())
             table.add_row(str(agent), self._state[agent], *each, self._last_seen(agent))
         if metrics:
-            table.add_row("average", "", *(number(found["mean"]) for found in metrics.values()), "")
+            table.add_row("average", "", *(plain(found["mean"], 4) for found in metrics.values()), "")
         if len(order) > ROWS:
             table.add_row("...", f"{len(order) - ROWS} more", *(len(metrics) + 1) * [""])
         return Group(self._head, table) if self._state else Group(self._head)

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from .._table import FIXED, Table, in_bytes
+from .._numbers import traffic
+from .._table import FIXED, Table
 from ..engine.result import SIGNED
 from ..statistics import Estimate
 from .contest import Contest, Entry
@@ -41,7 +42,7 @@ def of_contest(found: Contest, labels: Mapping[str, str] | None = None, caption:
                 _score(place, entry, target),
                 _against_best(place, found.ranking),
                 f"{entry.exchanges[-1]:,.0f}",
-                in_bytes(float(entry.bytes[-1])).replace(" ", FIXED),
+                traffic(float(entry.bytes[-1])).replace(" ", FIXED),
                 ", ".join(ranks[name] for name in place.ties) or "-",
             )
         )

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .. import _files
+from .. import _files, _numbers
 from .._json import plain
 
 FILE = "log.jsonl"
@@ -138,13 +138,8 @@ def measured_words(measured: dict[str, Any]) -> str:
     """The average of the main measurement, with its references in brackets: `rmse 1.68 (naive 1.8, alone 1.5)`."""
     metrics = {name: found["mean"] for name, found in measured["metrics"].items()}
     first, *others = metrics
-    beside = [f"{name.removeprefix(f'{first}_')} {number(metrics[name])}" for name in others]
-    return f"{first} {number(metrics[first])}" + (f" ({', '.join(beside)})" if beside else "")
-
-
-def number(value: Any) -> str:
-    """A measured number with few digits."""
-    return f"{value:.4g}" if isinstance(value, int | float) else "-" if value is None else str(value)
+    beside = [f"{name.removeprefix(f'{first}_')} {_numbers.plain(metrics[name], 4)}" for name in others]
+    return f"{first} {_numbers.plain(metrics[first], 4)}" + (f" ({', '.join(beside)})" if beside else "")
 
 
 def _round(event: dict[str, Any]) -> str:
@@ -153,7 +148,7 @@ def _round(event: dict[str, Any]) -> str:
         words = [f"{words[0]}: {value}"]
     words.append(f"{event['agents']} of {event['agents'] + len(event['absent'])} agents")
     words.append(f"{event['seconds']:.3g} s")
-    words.append(f"{_bytes(event['bytes_down'])} down, {_bytes(event['bytes_up'])} up")
+    words.append(f"{_numbers.traffic(event['bytes_down'])} down, {_numbers.traffic(event['bytes_up'])} up")
     if event["attempts"] > 1:
         words.append(f"{event['attempts']} attempts")
     return ", ".join(words)
@@ -162,7 +157,7 @@ def _round(event: dict[str, Any]) -> str:
 def _agents_found(event: dict[str, Any]) -> str:
     first = next(iter(event["metrics"]))
     each = event["metrics"][first]["agents"]
-    shown = ", ".join(f"{number(value)} at agent {i}" for i, value in list(enumerate(each))[:10])
+    shown = ", ".join(f"{_numbers.plain(value, 4)} at agent {i}" for i, value in list(enumerate(each))[:10])
     more = ", ..." if len(each) > 10 else ""
     return f"Measured after round {event['round']}: {measured_words(event)}; {shown}{more}"
 
@@ -186,10 +181,3 @@ def _listed(*words: str) -> str:
 def _agents(numbers: list[int]) -> str:
     shown = ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
     return f"agent {shown}" if len(numbers) == 1 else f"agents {shown}"
-
-
-def _bytes(count: int) -> str:
-    size, units = float(count), ["B", "kB", "MB", "GB"]
-    while size >= 1000 and len(units) > 1:
-        size, units = size / 1000, units[1:]
-    return f"{size:.3g} {units[0]}"

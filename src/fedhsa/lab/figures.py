@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from .._numbers import tick
 from ..plots import COLOURS
 from ..plots._style import graded_widths
 from .quadratic import DIM, Paths, Seen, Setting, WinnerMap, problem
-from .svg import Plot, escape, legend, number, picture, points, tag
+from .svg import Plot, escape, legend, picture, points, tag
 
 AXES = {"rounds": "round", "exchanges": "exchanges with the server", "observations": "observations of each agent"}
 """The units of the horizontal axis of the curves."""
@@ -49,7 +50,7 @@ def curves(
     for one, width in zip(order, widths, strict=True):
         name, at, colour = one.name, _spent(one, axis), COLOURS[one.name]
         keep = at <= end
-        state = f"{name}: floor {number(one.floor.total)}" if one.stable else f"{name} diverges"
+        state = f"{name}: floor {tick(one.floor.total)}" if one.stable else f"{name} diverges"
         plot.line(at[keep], one.errors[keep], colour, title=state, width=1.6 * width)
     for name, (mean, lower, upper) in simulated.items():
         at = seen[name].spent(axis) * np.arange(len(mean))
@@ -59,8 +60,7 @@ def curves(
         plot.line(at[keep], mean[keep], "var(--fh-ink)", width=1.5, dash="1.5 4.5", title=words)
     plot.axes(AXES[axis], "mean-square error")
     words = "; ".join(
-        f"{name} {'ends at ' + number(float(one.errors[-1])) if one.stable else 'diverges'}"
-        for name, one in seen.items()
+        f"{name} {'ends at ' + tick(float(one.errors[-1])) if one.stable else 'diverges'}" for name, one in seen.items()
     )
     entries = [(f"{name} (diverges)" if not one.stable else name, COLOURS[name], "line") for name, one in seen.items()]
     if simulated:
@@ -77,21 +77,21 @@ def floor_bars(seen: Mapping[str, Seen]) -> str:
         colour = COLOURS[name]
         if not one.stable:
             bar = '<div class="fh-bar fh-bar-none">diverges: there is no floor</div>'
-            numbers = f"grows by {number(one.growth)} per round" if one.growth < 1e6 else "grows very fast"
+            numbers = f"grows by {tick(one.growth)} per round" if one.growth < 1e6 else "grows very fast"
         else:
             bias, noise = one.floor
             total = one.floor.total or 1.0
             share = 100 * bias / total
             parts = [
-                f'<span style="width:{share:.2f}%;background:{colour}" title="squared bias {number(bias)}"></span>',
+                f'<span style="width:{share:.2f}%;background:{colour}" title="squared bias {tick(bias)}"></span>',
                 f'<span style="width:{100 - share:.2f}%;background:{colour}" class="fh-pale" '
-                f'title="noise {number(noise)}"></span>',
+                f'title="noise {tick(noise)}"></span>',
             ]
             bar = f'<div class="fh-bar">{"".join(parts)}</div>'
             ratio = total / best if best > 0 else 1.0
-            versus = "lowest" if ratio < 1.005 else f"{number(float(f'{ratio:.2g}'))} times the lowest"
-            zero = "0" if bias == 0 else number(bias)
-            numbers = f"<b>{number(total)}</b> = {zero} bias² + {number(noise)} noise <i>{versus}</i>"
+            versus = "lowest" if ratio < 1.005 else f"{tick(float(f'{ratio:.2g}'))} times the lowest"
+            zero = "0" if bias == 0 else tick(bias)
+            numbers = f"<b>{tick(total)}</b> = {zero} bias² + {tick(noise)} noise <i>{versus}</i>"
         rows.append(f'<div class="fh-row"><div class="fh-name">{escape(name)}</div>{bar}<div>{numbers}</div></div>')
     key = (
         '<div class="fh-legend"><span class="fh-key"><span class="fh-swatch"></span>squared bias</span>'
@@ -115,16 +115,16 @@ def step_sizes(setting: Setting, largest: Mapping[str, float]) -> str:
         plot.parts.append(tag("line", **stable, y1=y, y2=y, stroke=colour, stroke_width=8, stroke_linecap="round"))
         plot.parts.append(tag("line", **rest, y1=y, y2=y, cls="fh-beyond"))
         plot.text(plot.x.start - 12, y + 5, name, anchor="end")
-        plot.text(plot.width - 4, y + 5, number(known[name]), anchor="end", cls="fh-tick")
+        plot.text(plot.width - 4, y + 5, tick(known[name]), anchor="end", cls="fh-tick")
     at = plot.x(setting.step_size)
     plot.over.append(tag("line", x1=at, x2=at, y1=24.0, y2=plot.y.start, cls="fh-now"))
     near_end = at > plot.x.end - 90
     plot.text(
-        at, 16, f"η = {number(setting.step_size)}", anchor="end" if near_end else "middle", cls="fh-label fh-strong"
+        at, 16, f"η = {tick(setting.step_size)}", anchor="end" if near_end else "middle", cls="fh-label fh-strong"
     )
     plot.axes("step size η; a bar ends at the largest stable step size", "", y_ticks=[])
-    words = ", ".join(f"{name} {number(value)}" for name, value in known.items())
-    return plot.render(label=f"Step size {number(setting.step_size)}. Largest stable step sizes: {words}.")
+    words = ", ".join(f"{name} {tick(value)}" for name, value in known.items())
+    return plot.render(label=f"Step size {tick(setting.step_size)}. Largest stable step sizes: {words}.")
 
 
 def agents(setting: Setting, seen: Mapping[str, Seen]) -> str:
@@ -145,7 +145,7 @@ def agents(setting: Setting, seen: Mapping[str, Seen]) -> str:
             cx, cy = plot.x(at), plot.y(one.floor_at(at))
             plot.over.append(tag("circle", cx=cx, cy=cy, r=5.5, fill=COLOURS[name], cls="fh-dot"))
             right = at > 300
-            text = f"bias = noise at {number(round(at))} agents"
+            text = f"bias = noise at {tick(round(at))} agents"
             plot.text(cx + (-9 if right else 9), cy - 9, text, anchor="end" if right else "start")
     plot.vertical(setting.num_agents, f"M = {setting.num_agents}", "var(--fh-soft)")
     plot.axes("number of agents", "floor")
@@ -162,7 +162,7 @@ def agents_in_words(seen: Mapping[str, Seen]) -> str:
         if at < 1:
             parts.append(f"The squared bias of {name} exceeds its noise even with one agent: more agents do not help.")
         elif at < math.inf:
-            parts.append(f"Beyond about {number(float(f'{at:.2g}'))} agents, more of them hardly help {name}.")
+            parts.append(f"Beyond about {tick(float(f'{at:.2g}'))} agents, more of them hardly help {name}.")
     return " ".join(parts) or "No method is stable at this setting."
 
 
@@ -185,7 +185,7 @@ def winner_map(found: WinnerMap, setting: Setting, budget: int, unit: str) -> st
         y = top + cell * (rows - 1 - j)
         for k in range(columns):
             winner, x = wins[j, k], left + wide * k
-            setting_here = f"H = {found.local_steps[j]}, η = {number(float(found.step_sizes[k]))}"
+            setting_here = f"H = {found.local_steps[j]}, η = {tick(float(found.step_sizes[k]))}"
             if winner < 0:
                 title, look = (
                     f"{setting_here}: every method is unstable or ends above the starting error",
@@ -193,7 +193,7 @@ def winner_map(found: WinnerMap, setting: Setting, budget: int, unit: str) -> st
                 )
             else:
                 lines = [
-                    f"{name}: {number(float(value)) if np.isfinite(value) else 'unstable, or above the starting error'}"
+                    f"{name}: {tick(float(value)) if np.isfinite(value) else 'unstable, or above the starting error'}"
                     for name, value in zip(found.names, found.errors[:, j, k], strict=True)
                 ]
                 title = f"{setting_here}\n" + "\n".join(lines)
@@ -205,7 +205,7 @@ def winner_map(found: WinnerMap, setting: Setting, budget: int, unit: str) -> st
         parts.append(tag("text", str(H), x=left - 8, y=y, text_anchor="end", cls="fh-tick"))
     for k in range(0, columns, 5):
         x = left + wide * (k + 0.5)
-        shown = number(float(found.step_sizes[k]))
+        shown = tick(float(found.step_sizes[k]))
         parts.append(tag("text", shown, x=x, y=top + cell * rows + 22.0, text_anchor="middle", cls="fh-tick"))
     bottom_at, up = top + cell * rows + 50.0, top + cell * rows / 2
     parts.append(
@@ -215,7 +215,7 @@ def winner_map(found: WinnerMap, setting: Setting, budget: int, unit: str) -> st
     parts.append(tag("text", "local steps H", x=22, y=up, text_anchor="middle", cls="fh-label", transform=turned))
     x = left + wide * (0.5 + np.interp(math.log10(setting.step_size), np.log10(found.step_sizes), np.arange(columns)))
     y = top + cell * (rows - 0.5 - np.interp(math.log(setting.local_steps), np.log(found.local_steps), np.arange(rows)))
-    here = tag("title", escape(f"This setting: H = {setting.local_steps}, η = {number(setting.step_size)}"))
+    here = tag("title", escape(f"This setting: H = {setting.local_steps}, η = {tick(setting.step_size)}"))
     parts.append(tag("circle", here, cx=float(x), cy=float(y), r=8, cls="fh-here"))
     counts = {name: int((wins == i).sum()) for i, name in enumerate(found.names)}
     words = ", ".join(f"{name} in {count}" for name, count in counts.items() if count)
@@ -300,7 +300,7 @@ def _panel(
     x, y = place(root)
     parts.append(tag("path", d=_star(x, y, 10), cls="fh-star"))
     miss = float(np.linalg.norm(found.server[-1] - root))
-    label = f"{name}: after {rounds} rounds the common parameter is {number(miss)} away from the common root."
+    label = f"{name}: after {rounds} rounds the common parameter is {tick(miss)} away from the common root."
     drawn = picture(parts, size, size, label=label, cls="fh-plane")
     title = f'<figcaption><b style="color:{colour}">{name}</b>: {escape(_drift_words(name))}</figcaption>'
     return f"<figure>{title}{drawn}</figure>"
@@ -329,11 +329,11 @@ def sentences(setting: Setting, seen: Mapping[str, Seen], largest: Mapping[str, 
     for name, one in seen.items():
         if not one.stable:
             limit = largest.get(name, math.nan)
-            remedy = f" It is stable below η = {number(limit)}." if 0 < limit < math.inf else ""
+            remedy = f" It is stable below η = {tick(limit)}." if 0 < limit < math.inf else ""
             found.append(("warning", f"{name} diverges at this setting: its error grows without bound.{remedy}"))
         elif one.growth > 0.995:
             slow = math.log(0.1) / (2 * math.log(one.growth))
-            needed = f"a tenth of the error takes about {number(float(f'{slow:.1e}'))} rounds"
+            needed = f"a tenth of the error takes about {tick(float(f'{slow:.1e}'))} rounds"
             found.append(("plain", f"{name} is slow here: {needed}."))
     fed, local = seen["FedHSA"], seen["LocalSA"]
     if local.stable:
@@ -343,7 +343,7 @@ def sentences(setting: Setting, seen: Mapping[str, Seen], largest: Mapping[str, 
             found.append(
                 (
                     "plain",
-                    f"LocalSA stops at {number(local.floor.total)}, and {min(100 * share, 99.9):.3g} % of that is "
+                    f"LocalSA stops at {tick(local.floor.total)}, and {min(100 * share, 99.9):.3g} % of that is "
                     "squared bias: the agents drift towards their own roots between two exchanges, and more rounds do "
                     "not remove it.",
                 )
@@ -351,15 +351,15 @@ def sentences(setting: Setting, seen: Mapping[str, Seen], largest: Mapping[str, 
         elif setting.local_steps == 1:
             found.append(("plain", "With one local step there is no drift: LocalSA and FedHSA do the same."))
         else:
-            found.append(("plain", f"The floor of LocalSA is mostly noise here; its squared bias is {number(bias)}."))
+            found.append(("plain", f"The floor of LocalSA is mostly noise here; its squared bias is {tick(bias)}."))
     if fed.stable and local.stable and fed.floor.total > 0:
         ratio = local.floor.total / fed.floor.total
         if ratio > 1.05:
-            times = number(float(f"{ratio:.2g}"))
+            times = tick(float(f"{ratio:.2g}"))
             found.append(
                 (
                     "plain",
-                    f"FedHSA has no bias: its floor is {number(fed.floor.total)}, {times} times lower than LocalSA's.",
+                    f"FedHSA has no bias: its floor is {tick(fed.floor.total)}, {times} times lower than LocalSA's.",
                 )
             )
     return found

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from .._numbers import tick
 from ..environments.model import ARROWS, CELLS
-from .svg import escape, number, picture, tag
+from .svg import escape, picture, tag
 
 SIDE = 64.0
 """The side of a cell in the units of the picture."""
@@ -178,5 +179,5 @@ def shown(value: float) -> str:
     if 1e-3 <= abs(value) < 1e4:
         text = f"{value:.2f}" if 0.095 <= abs(value) < 10 else f"{value:.3f}" if abs(value) < 1 else f"{value:.0f}"
     else:
-        text = number(value)
+        text = tick(value)
     return text.replace("-", "\u2212")

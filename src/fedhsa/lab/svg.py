@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from .._numbers import tick
+
 FONT = 13.0
 """The size of labels in the units of the picture."""
 
@@ -50,33 +52,6 @@ class Scale:
         step = next((size * k for k in (1, 2, 5) if size * k >= raw * (1 - 1e-9)), size * 10)
         first = math.ceil(self.low / step - 1e-9)
         return [round(k * step, 12) for k in range(first, math.floor(self.high / step + 1e-9) + 1)]
-
-
-def number(value: float) -> str:
-    """Return a number as text, with `×10ⁿ` if it is very large or small.
-
-    >>> number(0.00032), number(20.0), number(0.25), number(float("inf"))
-    ('3.2×10⁻⁴', '20', '0.25', '∞')
-    """
-    if math.isnan(value):
-        return "not known"
-    if math.isinf(value):
-        return "∞" if value > 0 else "-∞"
-    if value == 0 or 1e-2 <= abs(value) < 1e5:
-        return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
-    mantissa, exponent = f"{value:.1e}".split("e")
-    mantissa = mantissa.removesuffix(".0")
-    power = f"10{superscript(int(exponent))}"
-    return power if mantissa == "1" else f"{mantissa}\N{MULTIPLICATION SIGN}{power}"
-
-
-def superscript(value: int) -> str:
-    """Return a whole number in superscript digits.
-
-    >>> superscript(-12)
-    '⁻¹²'
-    """
-    return str(value).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
 def escape(text: str) -> str:
@@ -215,13 +190,13 @@ class Plot:
         for value in self.y.ticks(6) if y_ticks is None else y_ticks:
             at = self.y(value)
             found.append(tag("line", x1=self.x.start, x2=self.x.end, y1=at, y2=at, cls="fh-grid"))
-            shown = number(value)
+            shown = tick(value)
             found.append(tag("text", shown, x=self.x.start - 8, y=at + 5, text_anchor="end", cls="fh-tick"))
         for value in self.x.ticks(7) if x_ticks is None else x_ticks:
             at = self.x(value)
             found.append(tag("line", x1=at, x2=at, y1=self.y.start, y2=self.y.start + 5, cls="fh-axis"))
             place = {"x": at, "y": self.y.start + 22, "text_anchor": "middle"}
-            found.append(tag("text", number(value), **place, cls="fh-tick"))
+            found.append(tag("text", tick(value), **place, cls="fh-tick"))
         found.append(tag("line", x1=self.x.start, x2=self.x.end, y1=self.y.start, y2=self.y.start, cls="fh-axis"))
         middle = (self.x.start + self.x.end) / 2
         self.text(middle, self.height - 8, x_label)

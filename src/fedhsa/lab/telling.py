@@ -5,8 +5,9 @@ import re
 
 import numpy as np
 
+from .._numbers import tick
 from .maps import shown
-from .svg import escape, number, tag
+from .svg import escape, tag
 from .worlds import MUCH, STEPS, Solution
 
 SLOW = 0.998
@@ -88,7 +89,7 @@ def about_limits(found: Solution) -> str:
         gap = np.where(abs(low) > abs(gap), low, gap)
         state = int(abs(gap).argmax())
         sentences.append(
-            f"**LocalSA** drifts to a point at distance **{number(local.bias)}** from it, and misses most in "
+            f"**LocalSA** drifts to a point at distance **{tick(local.bias)}** from it, and misses most in "
             f"{_place(found, state)}: by {shown(float(gap[state]))}."
         )
     return " ".join(sentences)
@@ -117,9 +118,7 @@ def about_errors(found: Solution) -> str:
     for name, curve in curves.items():
         if math.isfinite(curve.floor) and curve.floor > 0:
             share = min(curve.bias**2 / curve.floor, 1.0)
-            parts.append(
-                f"{name} settles at a mean-square error of {number(curve.floor)}, of which {share:.0%} is drift"
-            )
+            parts.append(f"{name} settles at a mean-square error of {tick(curve.floor)}, of which {share:.0%} is drift")
     if len(parts) < 2:
         return (parts[0] + ".") if parts else "Both methods diverge."
     better = min(curves, key=lambda name: curves[name].floor)

@@ -5,10 +5,11 @@ import math
 
 import numpy as np
 
+from .._numbers import tick
 from ..plots import COLOURS
 from ..statistics import interval
 from .maps import Colours, grid, shown
-from .svg import Plot, escape, legend, number, tag
+from .svg import Plot, escape, legend, tag
 from .telling import warned
 from .worlds import Simulated, Solution
 
@@ -158,7 +159,7 @@ def curves(found: Solution, simulated: Simulated | None = None) -> str:
         at = np.arange(len(quiet[name]))
         if noisy:
             plot.line(at, quiet[name], colour, width=1.5, dash="6 4", title=f"{name} without noise, exact")
-            ends = f"floor {number(curve.floor)}" if math.isfinite(curve.floor) else "diverges"
+            ends = f"floor {tick(curve.floor)}" if math.isfinite(curve.floor) else "diverges"
             plot.line(np.arange(len(curve.error)), curve.error, colour, title=f"{name}, predicted: {ends}")
         else:
             plot.line(at, quiet[name], colour, title=f"{name} without noise, exact")
@@ -173,7 +174,7 @@ def curves(found: Solution, simulated: Simulated | None = None) -> str:
         entries.append((f"mean of {setting.seeds} seeds", "var(--fh-ink)", "dash"))
         entries.append(("95 % interval", "var(--fh-soft)", "band"))
     plot.axes("round", "squared distance to the root")
-    words = "; ".join(f"{name} ends at {number(float(curve.error[-1]))}" for name, curve in found.curves.items())
+    words = "; ".join(f"{name} ends at {tick(float(curve.error[-1]))}" for name, curve in found.curves.items())
     return legend(entries) + plot.render(label=f"The error by rounds: {words}.", cls="fh-curves")
 
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from .. import _check, _own, statistics
 from .._json import plain
-from .._table import FIXED, Table, in_bytes
+from .._numbers import traffic
+from .._table import FIXED, Table
 from .._types import SeedLike
 from ..algorithms import ALGORITHMS, AbstractAlgorithm, AbstractSchedule, Cost, Stages, cost
 from ..algorithms.parse import algorithm_class
@@ -115,7 +116,7 @@ class Choice(NamedTuple):
         rows = []
         for candidate in self.frontier:
             reach = candidate.reach
-            spent = f"{reach.rounds:,.0f}", f"{reach.samples:,.0f}", in_bytes(reach.bytes).replace(" ", FIXED)
+            spent = f"{reach.rounds:,.0f}", f"{reach.samples:,.0f}", traffic(reach.bytes).replace(" ", FIXED)
             mark = "best" if candidate is self.best else ""
             rows.append((mark, _brief(candidate.algorithm), *spent, f"{candidate.error:.2e}"))
         if not any(row[0] for row in rows):

@@ -2,17 +2,16 @@
 
 import base64
 import json
-import math
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
+from ..._numbers import MINUS, SPACE, SUPERSCRIPTS, typeset
 from ..study.checks import FAIL, PASS, UNDECIDED
 from .formulas import GREEK, mathml
 
-SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-MINUS, TIMES, SPACE, MACRON = "\u2212", "\u00d7", "\u00a0", "\u0304"
+MACRON = "\u0304"
 LETTERS = "|".join(name for name in GREEK if name not in ("pi", "xi", "delta", "lambda", "beta", "kappa"))
 """Greek letters whose names are replaced everywhere; the names of the others are replaced in formulas only."""
 GREEK_WORDS = rf"\b({LETTERS})(_bar)?(?=_[a-z]{{1,2}}\b|\b)"
@@ -36,61 +35,6 @@ ENLARGED = 1.4
 """The enlargement on the screen: figures are drawn for print, where 8-point text is read from a shorter distance."""
 
 
-def number(value: Any, digits: int = 4) -> str:
-    """Returns a readable number in plain text.
-
-    !!! example
-        >>> number(1.23456e-05), number(-0.98765), number(1e-20), number(float("inf")), number(20000)
-        ('1.235\xa0×\xa010⁻⁵', '−0.9877', '10⁻²⁰', '∞', '20\xa0000')
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return {"infinity": "∞", "-infinity": f"{MINUS}∞", "None": "unknown"}.get(str(value), str(value))
-    if math.isnan(value):
-        return "undefined"
-    if math.isinf(value):
-        return "∞" if value > 0 else f"{MINUS}∞"
-    mantissa, exponent = _split(value, digits)
-    if -3 <= exponent <= 4 or isinstance(value, int):
-        decimals = 0 if isinstance(value, int) else max(digits - 1 - exponent, 0)
-        text = f"{value:,.{decimals}f}"
-        text = (text.rstrip("0").rstrip(".") if "." in text else text).replace("-", MINUS)
-        return text.replace(",", SPACE) if abs(value) >= 10_000 else text.replace(",", "")
-    return _scientific(mantissa, exponent)
-
-
-def interval(ends: Sequence[float] | None) -> str:
-    """Returns the two ends in brackets, followed by their common power of ten.
-
-    !!! example
-        >>> interval((1.1e-05, 1.4e-05)), interval((0.9, 1.25))
-        ('[1.1, 1.4]\xa0×\xa010⁻⁵', '[0.9, 1.25]')
-    """
-    if ends is None:
-        return ""
-    split = [_split(end, 4) for end in ends if math.isfinite(end)]
-    exponents = {exponent for _, exponent in split}
-    if len(split) == 2 and len(exponents) == 1 and not -3 <= (exponent := exponents.pop()) <= 4:
-        low, high = (mantissa.replace("-", MINUS) for mantissa, _ in split)
-        return f"[{low}, {high}]{SPACE}{TIMES}{SPACE}{_power(exponent)}"
-    return "[" + ", ".join(number(end) for end in ends) + "]"
-
-
-def duration(seconds: float) -> str:
-    """Returns a duration in readable units.
-
-    !!! example
-        >>> duration(0.23), duration(12.4), duration(59.8), duration(200)
-        ('0.2 s', '12 s', '1 min', '3 min 20 s')
-    """
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return " ".join([f"{minutes} min"] * bool(minutes) + [f"{seconds} s"] * bool(seconds))
-
-
 def plain_words(text: str) -> str:
     """Returns a sentence with typographic powers of ten, signs and Greek letters.
 
@@ -98,7 +42,7 @@ def plain_words(text: str) -> str:
         >>> plain_words("It falls to 1.5e-20 <= 1e-08, by -3 %, for eta = mu/L^2.")
         'It falls to 1.5\xa0×\xa010⁻²⁰ ≤ 10⁻⁸, by −3\xa0%, for η = μ/L².'
     """
-    text = re.sub(r"(?<![\w.])(-?\d+(?:\.\d+)?)e([+-]?\d+)(?!\w)", lambda f: number(float(f[0])), text)
+    text = re.sub(r"(?<![\w.])(-?\d+(?:\.\d+)?)e([+-]?\d+)(?!\w)", lambda f: typeset(float(f[0])), text)
     text = re.sub(r"(?<![\w.)-])-(?=\d)", MINUS, text)
     text = re.sub(GREEK_WORDS, lambda f: GREEK[f[1]] + (MACRON if f[2] else ""), text)
     text = re.sub(r"(?<=[\w)|])\^(\d+)", lambda f: f[1].translate(SUPERSCRIPTS), text)
@@ -221,17 +165,3 @@ def _compact(svg: str) -> str:
         return re.sub(r"\s*([A-Za-df-z])\s*", r"\1", re.sub(r"(\.\d\d)\d+", r"\1", found[1]))
 
     return re.sub(r'(?<= d=")([^"]*)', path, svg)
-
-
-def _split(value: float, digits: int) -> tuple[str, int]:
-    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
-    return mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa, int(exponent)
-
-
-def _power(exponent: int) -> str:
-    return f"10{str(exponent).translate(SUPERSCRIPTS)}"
-
-
-def _scientific(mantissa: str, exponent: int) -> str:
-    sign, size = (MINUS, mantissa[1:]) if mantissa.startswith("-") else ("", mantissa)
-    return sign + (_power(exponent) if size == "1" else f"{size}{SPACE}{TIMES}{SPACE}{_power(exponent)}")

@@ -5,10 +5,11 @@ from collections.abc import Iterable, Iterator
 from html import escape
 from typing import Any
 
+from ..._numbers import duration, typeset
 from ...statistics import LEVEL
 from ..study.checks import FAIL, PASS, UNDECIDED
 from ..study.claims import CLAIMS, Claim, finding, judge
-from .elements import chip, day, duration, heading, items, number, slug, table, words
+from .elements import chip, day, heading, items, slug, table, words
 from .report import Report
 from .sections import FAMILIES, STUDIES, Section, claims_table, family, figure_of, is_broad, row_ids, section_of
 
@@ -129,7 +130,7 @@ def _verdicts(claims: list[Claim]) -> str:
         passed = sum(check.verdict == PASS for check in claim.checks)
         title = f'<a href="#claim-{claim.number}">{escape(claim.title)}</a>'
         checks = f"{passed} of {len(claim.checks)}" if claim.checks else "none"
-        found = words(finding(claim, lambda value: number(float(f"{value:.3g}"))))
+        found = words(finding(claim, lambda value: typeset(float(f"{value:.3g}"))))
         rows.append((str(claim.number), heading(title), chip(claim.verdict), found, checks))
     header = ("No.", "Claim", "Verdict", "In one number", "Checks passed")
     caption = (

@@ -5,6 +5,7 @@ from html import escape
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from ..._numbers import duration, interval, typeset
 from ...statistics import LEVEL
 from ..run.store import FIGURES, StoredStudy
 from ..study.checks import FAIL, PASS, UNDECIDED, Check
@@ -13,11 +14,8 @@ from .elements import (
     attribute,
     chip,
     day,
-    duration,
     heading,
-    interval,
     items,
-    number,
     picture,
     plain_words,
     setting,
@@ -208,11 +206,11 @@ def claims_table(claims: list[Claim], sections: list[Section]) -> str:
             f'{words(title_of(check))} <a class="source" href="#{slug(study)}">{words(titles.get(study, study))}</a>'
             f"<small>{words(check.statement)}</small><small>Rule: {words(check.rule)}.</small>"
         )
-        expected = words(number(check.expected))
+        expected = words(typeset(check.expected))
         return (
             chip(check.verdict),
             heading(statement),
-            number(check.measured),
+            typeset(check.measured),
             interval(check.interval) or "none",
             expected,
         )
@@ -243,7 +241,10 @@ def _overview(sections: list[Section]) -> str:
     examined = [section for section in sections if _examined(section)]
     verdicts = [{name: chip(verdict) for name, verdict, _ in _examined(section)} for section in examined]
     constants = [
-        {name: escape(number(value, 3)) for name, value in (section.entry.outcome.facts.get("constants") or {}).items()}
+        {
+            name: escape(typeset(value, 3))
+            for name, value in (section.entry.outcome.facts.get("constants") or {}).items()
+        }
         for section in examined
     ]
     rows = [
