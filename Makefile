@@ -61,7 +61,7 @@ test-only: .venv/ready  ## run one file or test, long ones too: make test-only T
 	$(SLOW) '$(TESTS)'
 
 faults: .venv/ready  ## plant small faults in copies of the package and show which the tests miss; ONLY=theory plants some
-	nice $(BIN)/python tests/faults/run.py $(ONLY) --workers $(WORKERS)
+	nice $(BIN)/python tests/faults/run.py '$(ONLY)' --workers $(WORKERS)
 
 bench: .venv/ready native  ## run the benchmarks, into benchmarks/results/
 	$(BIN)/python benchmarks/speed.py
