@@ -55,6 +55,8 @@ OF_OTHERS = {
 """What looks like a name of this project and is not, with the reason."""
 ELSEWHERE = ("np", "jax", "jnp", "plt", "gymnasium", "gym", "flwr", "ray", "scipy", "eqx", "torch", "wandb", "mlflow")
 """Packages of others, as pages call them."""
+COMMANDS_WRITE = ("build", "dist", "results", "runs")
+"""Folders at the root that are not part of the repository."""
 WRITTEN = re.compile(r"cff|crt|csv|gif|html|jsonl?|md|npz|pdf|pem|png|pub|state|svg|tex|toml|txt|yml")
 """Endings of files that commands write or readers have."""
 
@@ -140,7 +142,7 @@ def _path(name: str, own: frozenset[str]) -> bool:
     from fedhsa.experiments.run.presets import studies
 
     first = name.partition("/")[0]
-    ours = name.endswith(".py") or any((root / first).is_dir() for root in ROOTS)
+    ours = name.endswith(".py") or (first not in COMMANDS_WRITE and any((root / first).is_dir() for root in ROOTS))
     there = any((root / name).exists() or ("*" in name and any(root.glob(name))) for root in ROOTS)
     there = there or any(SOURCE.rglob(name)) or any(fnmatch.fnmatchcase(study, name) for study in studies())
     return there or not ours or pathlib.PurePath(name).stem in own

@@ -117,18 +117,22 @@ def write(name: str, results: pathlib.Path, as_they_are: bool = False) -> str:
     """Writes the numbers of one study from its stored outcome; returns what was done, as a sentence."""
     from fedhsa import _files
     from fedhsa._json import plain
-    from fedhsa.experiments.run import store
+    from fedhsa.experiments.run import code, store
     from fedhsa.experiments.study.base import Outcome
 
     experiment = _studies()[name]
-    outcome = store.find(experiment, results)
-    if outcome is None and as_they_are and (results / name / "data.npz").exists():
+    try:
         arrays, header = _files.read_arrays(results / name / "data.npz", store.KIND)
-        outcome = Outcome(arrays, header["facts"])
-    if outcome is None:
-        return f"{name}: {results} has no outcome of today's code; run `fedhsa reproduce {name} --out {results}`"
+        manifest = json.loads((results / name / "manifest.json").read_text())
+    except (OSError, ValueError) as error:
+        return f"{name}: {error}"
+    run = manifest["settings"], manifest["drawn"][1]  # with any version of JAX: its rounding is not in these digits
+    if run != (store.settings(experiment), code.digest(type(experiment).__module__)) and not as_they_are:
+        return f"{name}: {results} has other settings or code; run `fedhsa reproduce {name} --out {results}`"
+    outcome = Outcome(arrays, header["facts"])
     found = {
         "command": f"fedhsa reproduce {name}",
+        "versions": manifest["versions"],
         "depends_on": digest(name),
         "settings": store.settings(experiment),
         "checks": {

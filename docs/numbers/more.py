@@ -103,7 +103,9 @@ def quadratics(study: Any, outcome: Any) -> dict[str, Any]:
 
 
 def rounds(study: Any, outcome: Any) -> dict[str, Any]:
-    """The numbers of rounds, the fewest that are enough, and the cost of prescribed step sizes."""
+    """The numbers of rounds, the fewest that are enough, and the cost of prescribed step sizes; another problem."""
+    from fedhsa import problems
+
     found, R = {}, study.frontier
     for kind in ("few", "root"):
         found[f"rounds, {kind}"] = float(study._rounds_of(outcome, kind, R))
@@ -113,7 +115,12 @@ def rounds(study: Any, outcome: Any) -> dict[str, Any]:
             found[f"enough, {sampling}, {method}"] = float(enough) if str(enough).isdigit() else None
     for method, kind in (("DisSACC", "few"), ("FedHSA", "root")):
         found[f"prescribed, {method}"] = study._ratio(outcome, "independent", ("prescribed", method), (kind, method), R)
-    return found
+    A, _ = problems.td.random(10, num_states=8, dim=3).affine_parts()
+    mu = np.linalg.eigvalsh(-(A.mean(0) + A.mean(0).T) / 2)[0]
+    factor = float((np.linalg.norm(A, 2, axis=(1, 2)).max() / mu) ** 2)
+    R = np.logspace(2, 8, 100_000)
+    many = R[np.flatnonzero(factor * np.log(10 * R) > np.sqrt(10 * R))[-1]]  # (L/mu)² log(MR) rounds against sqrt(MR)
+    return found | {"td, factor": factor, "td, R": float(f"{many:.1g}")}
 
 
 def delays(study: Any, outcome: Any) -> dict[str, Any]:
@@ -132,7 +139,8 @@ def boundary(study: Any, outcome: Any) -> dict[str, Any]:
     found["runs"] = float(sum(row["method"] == "FedHSA" for row in rows))
     for method in ("FedHSA", "OneExchangeFedHSA"):
         close = [row for row in rows if row["method"] == method and row["near"]]
-        found[f"{method}, off"] = max(abs(row["growth"] - row["radius"]) for row in close)
+        *others, worst = sorted(abs(row["growth"] - row["radius"]) for row in close)
+        found |= {f"{method}, off": worst, f"{method}, off, without the worst": others[-1]}
     between = next(row for row in outcome.facts["noisy"] if row["problem"] == "td" and row["where"] == "between")
     return found | {f"td, between, {key}": between[key] for key in ("radius", "mean_square_radius")}
 
@@ -255,7 +263,7 @@ def fast_fedpg(study: Any, outcome: Any) -> dict[str, Any]:
         for H in study.local_steps
         for h in study.heterogeneity
     }
-    found["steps per e"] = -1 / np.log(study.rates(outcome, max(study.local_steps))[1])
+    found["steps per e"] = 1 / study.rates(outcome, max(study.local_steps))[1]
     found |= {f"floor, N = {N}": float(study.floor(outcome, "FedHSA", N).mean()) for N in study.agents}
     found |= {f"norm, {name}": norm for name, norm in study.norms(outcome).items()}
     return found | {f"gain, {h:g}, {batch}": study.gain(outcome, h, batch) for h, batch in study.noisy}
