@@ -1,15 +1,12 @@
 """The engine: many rounds, agents and seeds as one compiled program."""
 
-from .hosts import join_processes as join_processes
-from .peers import LostProcessError as LostProcessError
-from .record import Snapshot as Snapshot
-from .result import Result as Result
-from .simulate import simulate as simulate
-from .state import State as State
-from .state import init as init
-from .state import step as step
-from .sweep import Sweep as Sweep
-from .sweep import sweep as sweep
+from .hosts import join_processes
+from .peers import LostProcessError
+from .record import Snapshot
+from .result import Result
+from .simulate import simulate
+from .state import State, init, step
+from .sweep import Sweep, sweep
 
 __all__ = [
     "LostProcessError",

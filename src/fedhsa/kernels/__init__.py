@@ -10,9 +10,8 @@ from .backend import backend_of as backend_of
 from .backend import in_use as in_use
 from .backend import kernel_for as kernel_for
 from .backend import using as using
-from .backend import without as without
-from .forms import Affine as Affine
-from .forms import RankOne as RankOne
+from .backend import without
+from .forms import Affine, RankOne
 from .fused import first_operator as first_operator
 from .fused import linear_walk as linear_walk
 from .fused import normal_walk as normal_walk
