@@ -83,7 +83,10 @@ def _studies() -> dict[str, Any]:
 
 @functools.cache
 def _code_of(module: str) -> str:
-    return _maker().reached(pathlib.Path(module).read_text(), ("run", "check", "table"))
+    """What computes the outcome, the checks and the table of a study: its own code, and the statistics that it uses."""
+    maker, text = _maker(), pathlib.Path(module).read_text()
+    estimates = (maker.PACKAGE / "statistics" / "estimates.py").read_text()
+    return maker.reached(text, ("run", "check", "table")) + maker.reached(estimates, sorted(maker.names_in(text)))
 
 
 @functools.cache
@@ -107,7 +110,6 @@ def digest(name: str) -> str:
     words = ("title", "source", "choices")
     settings = {key: value for key, value in store.settings(experiment).items() if key not in words}
     parts = [json.dumps(settings, sort_keys=True), _code_of(sys.modules[type(experiment).__module__].__file__ or "")]
-    parts += [maker.canonical(path.read_text()) for path in sorted((maker.PACKAGE / "statistics").glob("*.py"))]
     parts += _draws(parts[1]) + _draws(parts[0])
     parts += [] if _more(name) is None else [maker.canonical(inspect.getsource(_more(name)))]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
