@@ -400,10 +400,16 @@ class _Plain(ast.NodeTransformer):
         return ast.Raise(ast.Name("error"), None)
 
 
+def _dumped(node: ast.AST) -> str:
+    """The same text on every Python: 3.12 adds the parameters of types, and 3.13 leaves empty lists out."""
+    options: Any = {"show_empty": True} if sys.version_info >= (3, 13) else {}
+    return ast.dump(_Plain().visit(node), **options).replace(", type_params=[]", "")
+
+
 @functools.cache
 def canonical(text: str) -> str:
     """Code as its syntax tree, without what does not matter."""
-    return ast.dump(_Plain().visit(ast.parse(text)))
+    return _dumped(ast.parse(text))
 
 
 @functools.cache
@@ -436,7 +442,7 @@ def reached(text: str, roots: Iterable[str]) -> str:
         if name in defined and name not in found:
             found[name] = defined[name]
             waiting += [other for node in defined[name] for part in ast.walk(node) for other in _name(part)]
-    return "\n".join(ast.dump(_Plain().visit(node)) for name in sorted(found) for node in found[name])
+    return "\n".join(_dumped(node) for name in sorted(found) for node in found[name])
 
 
 def _defines(node: ast.AST) -> Iterator[str]:
