@@ -145,7 +145,7 @@ def test_a_problem_known_only_by_samples_is_sampled_once_and_its_choice_reaches_
     monkeypatch.setattr(choice_module, "estimate", lambda *a, **k: drawn.append(k) or estimate(*a, **k))
     unknown = eqx.tree_at(lambda p: p.agents.source, known, Hidden(known.agents.source))
     options = {"target": 1e-3, "local_steps": (2, 5), "server_steps": (1.0,), "schedules": False}
-    found = choose(unknown, **options, samples=4000, verify=True)
+    found = choose(unknown, **options, samples=16_000, verify=True)
     expected = choose(known, **options)
     assert len(drawn) == 1
     assert found.prediction.basis == "samples"

@@ -174,7 +174,7 @@ def test_where_the_bias_dominates_variance_and_bias_still_make_up_the_floor(case
     """Most of the floor is Markov bias. The floor within 5 %, the mean within 3 % or 4 standard errors; 400 seeds."""
     make, algorithm = DOMINATED[case]
     prediction, means, squares = measured(make(), algorithm, rounds=600)
-    assert prediction.markov_bias @ prediction.markov_bias > 0.6 * prediction.floor
+    assert prediction.markov_bias @ prediction.markov_bias > 0.5 * prediction.floor
     assert prediction.floor == pytest.approx(squares.mean(), rel=0.05)
     tolerance = np.maximum(4 * standard_error(means), 0.03 * np.linalg.norm(prediction.bias))
     assert (abs(prediction.bias - means.mean(0)) < tolerance).all()

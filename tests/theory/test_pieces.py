@@ -335,3 +335,9 @@ def test_a_source_that_cannot_start_stationary_is_sampled_after_a_while():
     assert (walked.stationary, drawn.stationary, drawn.burn_in) == (False, True, 0)
     assert walked.burn_in >= 100
     assert _plan(Walk(), 1000, 4, 7).burn_in == 7
+
+
+def test_a_chosen_method_is_told_on_one_line_with_three_digits():
+    staged = fh.FedHSA(fh.Stages((0.15748272339193847, 0.019122902126163955), (3,)), local_steps=5, server_step=0.75)
+    words = "FedHSA(step_size=Stages(step_sizes=(0.157, 0.0191), begins=(3,)), local_steps=5, server_step=0.75)"
+    assert choice._brief(staged) == words

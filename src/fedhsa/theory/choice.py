@@ -70,8 +70,9 @@ class Candidate(NamedTuple):
 
 
 def _brief(algorithm: AbstractAlgorithm) -> str:
-    """Returns the expression that creates the algorithm, with three digits of each optimised number."""
-    return re.sub(r"\d+\.\d{4,}(e[-+]?\d+)?", lambda number: f"{float(number[0]):.3g}", repr(algorithm))
+    """Returns the expression that creates the algorithm on one line, with three digits of each optimised number."""
+    line = re.sub(r"(?<=[(\[]) | (?=[)\]])", "", " ".join(repr(algorithm).split()))
+    return re.sub(r"\d+\.\d{4,}(e[-+]?\d+)?", lambda number: f"{float(number[0]):.3g}", line)
 
 
 class Unknown(NamedTuple):
@@ -657,7 +658,7 @@ def _verified(problem: Problem, choice: Choice, target: float | None, theta: Any
     found = statistics.mean(run.error[:, -1], level=0.95)
     if target is not None and found.low > target:
         warnings.warn(
-            f"The simulated error of {choice.algorithm} after {rounds:,} rounds is {found:.3g}, above `target` "
+            f"The simulated error of {_brief(choice.algorithm)} after {rounds:,} rounds is {found:.3g}, above `target` "
             f"{target:g}; the predicted error is {choice.best.error:.3g}. Use a larger `margin`.",
             stacklevel=3,
         )
