@@ -11,9 +11,8 @@ SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 def plain(value: Any, digits: int = 3, *, unknown: str = "not known", infinite: str = "∞") -> str:
     """Returns a number for a terminal, with few digits and whole from 1000 on; what is no number stays as it is.
 
-    !!! example
-        >>> plain(0.12345), plain(12345.6), plain(math.nan), plain(math.inf, infinite="never"), plain(None)
-        ('0.123', '12,346', 'not known', 'never', '-')
+    >>> plain(0.12345), plain(12345.6), plain(math.nan), plain(math.inf, infinite="never"), plain(None)
+    ('0.123', '12,346', 'not known', 'never', '-')
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "-" if value is None else str(value)
@@ -27,9 +26,8 @@ def plain(value: Any, digits: int = 3, *, unknown: str = "not known", infinite: 
 def typeset(value: Any, digits: int = 4) -> str:
     """Returns a number for a page, with powers of ten, true minus signs and spaces between thousands.
 
-    !!! example
-        >>> typeset(1.23456e-05), typeset(-0.98765), typeset(1e-20), typeset(math.inf), typeset(20000)
-        ('1.235\xa0×\xa010⁻⁵', '−0.9877', '10⁻²⁰', '∞', '20\xa0000')
+    >>> typeset(1.23456e-05), typeset(-0.98765), typeset(1e-20), typeset(math.inf), typeset(20000)
+    ('1.235\xa0×\xa010⁻⁵', '−0.9877', '10⁻²⁰', '∞', '20\xa0000')
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return {"infinity": "∞", "-infinity": f"{MINUS}∞", "None": "unknown"}.get(str(value), str(value))
@@ -44,15 +42,14 @@ def typeset(value: Any, digits: int = 4) -> str:
         text = (text.rstrip("0").rstrip(".") if "." in text else text).replace("-", MINUS)
         return text.replace(",", SPACE) if abs(value) >= 10_000 else text.replace(",", "")
     sign, size = (MINUS, mantissa[1:]) if mantissa.startswith("-") else ("", mantissa)
-    return sign + (power(exponent) if size == "1" else f"{size}{SPACE}{TIMES}{SPACE}{power(exponent)}")
+    return sign + (_power(exponent) if size == "1" else f"{size}{SPACE}{TIMES}{SPACE}{_power(exponent)}")
 
 
 def interval(ends: Sequence[float] | None) -> str:
     """Returns the two ends in brackets for a page, followed by their common power of ten.
 
-    !!! example
-        >>> interval((1.1e-05, 1.4e-05)), interval((0.9, 1.25))
-        ('[1.1, 1.4]\xa0×\xa010⁻⁵', '[0.9, 1.25]')
+    >>> interval((1.1e-05, 1.4e-05)), interval((0.9, 1.25))
+    ('[1.1, 1.4]\xa0×\xa010⁻⁵', '[0.9, 1.25]')
     """
     if ends is None:
         return ""
@@ -60,39 +57,27 @@ def interval(ends: Sequence[float] | None) -> str:
     exponents = {exponent for _, exponent in split}
     if len(split) == 2 and len(exponents) == 1 and not -3 <= (exponent := exponents.pop()) <= 4:
         low, high = (mantissa.replace("-", MINUS) for mantissa, _ in split)
-        return f"[{low}, {high}]{SPACE}{TIMES}{SPACE}{power(exponent)}"
+        return f"[{low}, {high}]{SPACE}{TIMES}{SPACE}{_power(exponent)}"
     return "[" + ", ".join(typeset(end) for end in ends) + "]"
 
 
 def tick(value: float) -> str:
     """Returns a number for an axis or a label, in as few characters as its size allows.
 
-    !!! example
-        >>> tick(0.00032), tick(20.0), tick(0.25), tick(math.inf)
-        ('3.2×10⁻⁴', '20', '0.25', '∞')
+    >>> tick(0.00032), tick(20.0), tick(0.25), tick(math.inf)
+    ('3.2×10⁻⁴', '20', '0.25', '∞')
     """
     if not math.isfinite(value) or value == 0 or 1e-2 <= abs(value) < 1e5:
         return plain(value)
     mantissa, exponent = _split(value, 2)
-    return power(exponent) if mantissa == "1" else f"{mantissa}{TIMES}{power(exponent)}"
-
-
-def power(exponent: int) -> str:
-    """Returns a power of ten with the exponent in superscript digits.
-
-    !!! example
-        >>> power(-12)
-        '10⁻¹²'
-    """
-    return f"10{str(exponent).translate(SUPERSCRIPTS)}"
+    return _power(exponent) if mantissa == "1" else f"{mantissa}{TIMES}{_power(exponent)}"
 
 
 def traffic(count: float) -> str:
     """Returns a number of bytes on a network, in decimal units.
 
-    !!! example
-        >>> traffic(12), traffic(3.2e6), traffic(math.inf)
-        ('12 B', '3.2 MB', 'never')
+    >>> traffic(12), traffic(3.2e6), traffic(math.inf)
+    ('12 B', '3.2 MB', 'never')
     """
     if math.isinf(count):
         return "never"
@@ -106,9 +91,8 @@ def traffic(count: float) -> str:
 def memory(count: float) -> str:
     """Returns a number of bytes in memory, in binary units.
 
-    !!! example
-        >>> memory(100), memory(3 * 2**30)
-        ('100 bytes', '3 GiB')
+    >>> memory(100), memory(3 * 2**30)
+    ('100 bytes', '3 GiB')
     """
     thousands = min(max(0, int(math.log2(max(count, 1)) / 10)), 8)
     unit = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB")[thousands]
@@ -118,9 +102,8 @@ def memory(count: float) -> str:
 def duration(seconds: float) -> str:
     """Returns a duration in readable units.
 
-    !!! example
-        >>> duration(0.23), duration(12.4), duration(59.8), duration(200), duration(7200)
-        ('0.2 s', '12 s', '1 min', '3 min 20 s', '2 h')
+    >>> duration(0.23), duration(12.4), duration(59.8), duration(200), duration(7200)
+    ('0.2 s', '12 s', '1 min', '3 min 20 s', '2 h')
     """
     if seconds < 9.95:
         return f"{seconds:.1f} s"
@@ -133,9 +116,8 @@ def duration(seconds: float) -> str:
 def about(seconds: float) -> str:
     """Returns an estimated duration in words, in the unit that gives a small number.
 
-    !!! example
-        >>> about(40), about(540), about(7200), about(260_000)
-        ('40 s', '9 minutes', '2 hours', '3 days')
+    >>> about(40), about(540), about(7200), about(260_000)
+    ('40 s', '9 minutes', '2 hours', '3 days')
     """
     if seconds < 100:
         return f"{seconds:.0f} s"
@@ -147,3 +129,7 @@ def about(seconds: float) -> str:
 def _split(value: float, digits: int) -> tuple[str, int]:
     mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
     return mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa, int(exponent)
+
+
+def _power(exponent: int) -> str:
+    return f"10{str(exponent).translate(SUPERSCRIPTS)}"

@@ -132,8 +132,8 @@ def _rows(analysis: Analysis) -> list[tuple[str, Callable[[Prediction], str]]]:
     target = analysis.settings.target
     if target is not None:
         rows += [
-            (f"rounds to {target:g}", lambda p: _count(p.reach(target).rounds)),
-            ("   observations, all agents", lambda p: _count(p.reach(target).samples)),
+            (f"rounds to {target:g}", lambda p: plain(p.reach(target).rounds, infinite="never")),
+            ("   observations, all agents", lambda p: plain(p.reach(target).samples, infinite="never")),
             ("   traffic, all agents", lambda p: traffic(p.reach(target).bytes)),
         ]
     return rows
@@ -145,7 +145,7 @@ def _choice(console: Console, analysis: Analysis, choice: Choice | str) -> None:
     if isinstance(choice, str):
         console.print(choice)
         return
-    console.print(f"{_count(choice.reach.rounds)} rounds and {traffic(choice.reach.bytes)} in all:")
+    console.print(f"{plain(choice.reach.rounds, infinite='never')} rounds and {traffic(choice.reach.bytes)} in all:")
     console.print("  " + shlex.join(run_command(analysis, choice)), soft_wrap=True)
     console.print("What no other way beats in rounds, observations and bytes alike:")
     columns = ("algorithm", "step size", "local steps", "server step", "rounds", "observations", "traffic", "ends at")
@@ -157,8 +157,8 @@ def _choice(console: Console, analysis: Analysis, choice: Choice | str) -> None:
             step_in_words(given["step_size"]),
             str(given.get("local_steps", "-")),
             f"{given['server_step']:g}" if "server_step" in given else "-",
-            _count(reach.rounds),
-            _count(reach.samples),
+            plain(reach.rounds, infinite="never"),
+            plain(reach.samples, infinite="never"),
             traffic(reach.bytes),
             f"{p.floor:.2e}",
         )
@@ -220,7 +220,3 @@ def _square(value: float, p: Prediction, *, root: bool = False) -> str:
     if negligible(value, p):
         return "0"
     return f"{math.sqrt(value) if root else value:.2e}"
-
-
-def _count(value: float) -> str:
-    return "never" if math.isinf(value) else f"{value:,.0f}"

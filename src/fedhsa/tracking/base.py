@@ -5,8 +5,6 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-STATUSES = ("finished", "interrupted", "failed")
-
 
 class AbstractTracker(abc.ABC):
     """Follows a run. Subclass it to send runs to a tool that is not listed here.
