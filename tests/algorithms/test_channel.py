@@ -60,10 +60,13 @@ def test_noise_on_the_air_is_divided_by_the_number_of_those_who_sent():
     """The server receives the sum of the senders' replies plus one noise, and divides by their number."""
     (exchange,) = fh.OverTheAir(LOCAL, 0.0, 0.3).exchanges
     round, values = fh.Round(0, jax.random.key(0), num_agents=4), jnp.ones((4, 2))
-    noises = []
-    for weights in (None, jnp.array([1.0, 1.0, 0.0, 0.0]), jnp.array([0.0, 0.0, 1.0, 0.0])):
-        server = exchange.aggregate(LOCAL.init(jnp.zeros(2))[0], fh.Replies(values, weights), round)
-        noises.append(np.asarray(server.theta) - 1)
+
+    @jax.jit
+    def received(weights):
+        return exchange.aggregate(LOCAL.init(jnp.zeros(2))[0], fh.Replies(values, weights), round).theta
+
+    senders = np.array([[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]], np.float32)
+    noises = [np.asarray(received(weights)) - 1 for weights in senders]
     np.testing.assert_allclose(noises[1], 2 * noises[0], rtol=1e-4)
     np.testing.assert_allclose(noises[2], 4 * noises[0], rtol=1e-4)
     assert np.abs(noises[0]).min() > 1e-3
@@ -74,11 +77,12 @@ def test_a_late_reply_counts_only_if_the_parameter_has_not_moved_farther_than_th
     queue = Sent(jnp.array([[5.0], [7.0]]), jnp.array([0, 1]), jnp.array([[0.0], [3.0]]))
     round = fh.Round(jnp.asarray(2), jax.random.key(0))
 
+    @jax.jit
     def arriving(at, threshold, queue=queue):
         method = fh.Delayed(LOCAL, 2, threshold, random=False)
-        return float(method._arriving(queue, fh.algorithms.Coded(jnp.array([at]), 0.0), round)[0])
+        return method._arriving(queue, fh.algorithms.Coded(jnp.asarray(at)[None], 0.0), round)[0]
 
-    assert [arriving(0.5, 1.0), arriving(-1.5, 1.0), arriving(-1.5, 2.0)] == [5.0, 0.0, 5.0]
+    assert [float(arriving(*at)) for at in ((0.5, 1.0), (-1.5, 1.0), (-1.5, 2.0))] == [5.0, 0.0, 5.0]
     assert arriving(0.5, 1.0, queue._replace(round=jnp.array([-1, 1]))) == 0.0  # nothing was sent yet
 
 

@@ -181,11 +181,13 @@ def test_inner_steps_of_fed_pg_br_by_hand():
         rounds = (fh.Round(jax.numpy.zeros((), int), jax.random.key(k)) for k in range(20))
         twice = next(round for round in rounds if method.steps(round) == 2)
 
-        def moved(mu, number=0):
+        @jax.jit
+        def moved(mu, number):
             local = method.exchanges[1].local
-            return float(local(jax.numpy.array([mu]), memory, agent, zero, twice._replace(agent=number))[0][0])
+            return local(jax.numpy.asarray(mu)[None], memory, agent, zero, twice._replace(agent=number))[0][0]
 
-        assert [moved(0.5), moved(0.0), moved(0.5, 1)] == pytest.approx([0.095, 0.19, 0.0], abs=1e-15)
+        found = [float(moved(*at)) for at in ((0.5, 0), (0.0, 0), (0.5, 1))]
+    assert found == pytest.approx([0.095, 0.19, 0.0], abs=1e-15)
 
 
 def test_the_steps_of_a_round_end_where_weights_are_far_from_one_on_either_side():
