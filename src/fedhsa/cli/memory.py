@@ -15,6 +15,7 @@ import numpy as np
 from .. import tree
 from .._arrays import is_shared
 from .._numbers import memory
+from .._types import precision
 from ..algorithms import AbstractAlgorithm
 from ..problems import PROBLEMS, Problem
 from .errors import UsageError
@@ -59,8 +60,9 @@ def of_runs(problem: Problem, algorithm: AbstractAlgorithm, seeds: int, records:
         agent, key = tree.take(agents, 0), jax.random.key(0)
         return agent.source.init(key), algorithm.init(theta)
 
-    theta = jax.ShapeDtypeStruct((problem.dim,), np.float64)
-    shapes = jax.eval_shape(of_one_agent, problem.flat_agents, theta)
+    with precision():
+        theta = jax.ShapeDtypeStruct((problem.dim,), np.float64)
+        shapes = jax.eval_shape(of_one_agent, problem.flat_agents, theta)
     state = 16 + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))  # two keys
     return seeds * (problem.num_agents * state + 8.0 * (records + problem.dim))
 
