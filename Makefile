@@ -5,6 +5,9 @@ WORKERS ?= 2
 SLICE ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 EXTRAS := test,lint,bench,docs,lab,grpc,flower,ray,privacy,gym,gymnax,data,tensorboard,mlflow,wandb
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# Tests whose time goes into simulations, and pages, run programs compiled as users have them; others compile quickly.
+PROVEN_BY_RUNS := tests/theory tests/experiments tests/test_docs.py tests/test_examples.py tests/test_notebooks.py
 SLOW := JAX_DISABLE_MOST_OPTIMIZATIONS=0 XLA_FLAGS= $(BIN)/python -m pytest
 # The compiler comes from PyPI and goes when the wheel is built; the header it needs is that of the JAX installed here.
 NATIVE := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check ./native
@@ -49,13 +52,14 @@ index: .venv/base  ## write down what `fedhsa list` shows, after a problem, an a
 	$(BIN)/python -m fedhsa.cli.index
 
 test: .venv/ready  ## run the tests
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow'
+	$(PYTEST) -m 'not slow'
 
-test-slow: .venv/ready  ## run the long tests, on programs compiled as users have them
-	$(SLOW) -n $(WORKERS) --dist worksteal -m slow
+test-slow: .venv/ready  ## run the long tests; PART='--slice 3/8' runs a part of them
+	$(PYTEST) -m slow $(PART) $(PROVEN_BY_RUNS:%=--ignore=%); quick=$$?; \
+	$(SLOW) -m slow $(PART) $(PROVEN_BY_RUNS) -n $(WORKERS) --dist worksteal && exit $$quick
 
 test-slice: .venv/ready  ## run an eighth of the long tests, another one after each commit; SLICE=3 runs the third
-	$(SLOW) -n $(WORKERS) --dist worksteal -m slow --slice $(SLICE)/8
+	$(MAKE) test-slow PART='--slice $(SLICE)/8'
 
 test-only: .venv/ready  ## run one file or test, long ones too: make test-only TESTS=tests/theory/test_exact.py
 	$(SLOW) '$(TESTS)'

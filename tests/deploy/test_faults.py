@@ -112,10 +112,10 @@ def test_schedules_of_faults_change_nothing(drawn):
 
 
 @pytest.mark.slow
-@settings(max_examples=2000, **OPTIONS)
+@settings(max_examples=500, **OPTIONS)
 @given(schedules(120))
 def test_long_schedules_of_faults_change_nothing(drawn):
-    """2000 schedules of up to 120 faults and 4 ends of the server."""
+    """500 schedules of up to 120 faults and 4 ends of the server."""
     check_schedule(drawn)
 
 
