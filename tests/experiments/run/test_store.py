@@ -7,7 +7,10 @@ import shutil
 import signal
 import threading
 
+import jax
+import numpy as np
 import pytest
+import scipy
 
 from fedhsa.experiments.run import code, lanes, presets, reproduce, store
 from fedhsa.experiments.study.base import Outcome
@@ -59,7 +62,7 @@ def test_outcomes_of_other_settings_or_libraries_are_not_taken_for_these(monkeyp
     found = [store.fingerprint(study)]
     for name, value in (("seeds", 7), ("step_size", 0.011), ("heterogeneity", 0.35)):
         found.append(store.fingerprint(presets.change(study, name, value)))
-    for library in (store.jax, store.np, store.scipy):
+    for library in (jax, np, scipy):
         with monkeypatch.context() as patch:
             patch.setattr(library, "__version__", "0")
             found.append(store.fingerprint(study))
