@@ -73,7 +73,7 @@ def test_both_methods_see_the_same_noise(noisy):
 
 def test_agents_of_a_sweep_are_the_first_ones_of_one_problem(sweep):
     _, outcome = sweep
-    first = fh.simulate(SMALL.build().take([0]), fh.FedHSA(0.02, local_steps=10), rounds=800, seeds=64)
+    first = fh.simulate(ALIKE.build().take([0]), fh.FedHSA(0.02, local_steps=10), rounds=800, seeds=64)
     assert np.array_equal(first.error, outcome.arrays["M = 1/error"])
 
 
