@@ -19,11 +19,15 @@ EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 
 
 def on_page(page: str, printed: str) -> None:
-    """Every interval in the tables of a page is one that the script has printed."""
-    shown = re.findall(r"-?[\d.]+ ± [\d.]+", (EXAMPLES.parent / "docs" / page).read_text())
-    said = set(re.findall(r"-?[\d.]+ ± [\d.]+", printed.replace("+-", "±")))
-    assert shown
-    assert [interval for interval in shown if interval not in said] == []
+    """Every interval in the tables of a page is one that the script has printed, to a tenth of its width: versions of
+    JAX round differently, and where the best of two actions is taken, this changes a run."""
+    found = r"(-?[\d.]+) (?:±|\+-) +([\d.]+)"
+    shown, said = (
+        np.array(re.findall(found, text), float) for text in ((EXAMPLES.parent / "docs" / page).read_text(), printed)
+    )
+    assert len(shown)
+    near = abs(shown[:, None] - said).max(-1) <= 0.1 * shown[:, None, 1] + 0.0011
+    assert shown[~near.any(1)].tolist() == []
 
 
 def own_problem(printed: str, folder: pathlib.Path) -> None:

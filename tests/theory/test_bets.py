@@ -140,19 +140,21 @@ def test_laws_leave_out_no_more_than_they_say(kind):
 
     And whatever is off by more than 3 % would carry a warning, at the same rate.
     """
-    settings = itertools.product(METHODS, [1, 8], [0.05, 0.3])
+    settings = list(itertools.product(METHODS, [1, 8], [0.05, 0.3]))
     federations = [
         bets.tiny(family, M, stay, seed=M) for family in FAMILIES for M in (3, 4) for stay in (0.5, 0.9, 0.98)
     ]
     federations += [bets.harsh(5), bets.many("td", 3, "lazy")]
     errors, said = [], []
-    for federation, (method, H, eta) in itertools.product(federations, list(settings)):
+    for n, (federation, (method, H, eta)) in enumerate(itertools.product(federations, settings)):
+        if n % 3 == 1:  # two of three are enough for a share of 95 %, and every family meets every setting
+            continue
         law, exact, _ = nearly(kind, federation, method, H, eta)
         if exact.mean_square_radius < 0.995 and law.mean_square_radius().value < 1:
             errors.append(abs(law.stationary().square / exact.floor - 1))
             said.append(max(law.left_out, 1e-9))
     errors, said = np.array(errors), np.array(said)
-    assert len(errors) > 80
+    assert len(errors) > 60
     assert (errors <= said).mean() >= 0.95
     assert (errors <= 5 * said).all()
     assert ((errors < 0.03) | (said > MUCH)).mean() >= 0.95

@@ -124,6 +124,15 @@ def test_a_fit_near_a_unit_root_is_shrunk():
     np.testing.assert_allclose(fit, 0.97, rtol=1e-12)
 
 
+def test_noise_that_fills_a_subspace_has_the_same_covariance_whatever_its_mean():
+    """Nothing is fitted to rounding: three values in four dimensions, as of three observations."""
+    rng = np.random.default_rng(5)
+    series = rng.normal(size=(3, 4))[rng.integers(3, size=1000)].reshape(2, 500, 4)
+    series -= series.mean((0, 1))
+    found = long_run.smooth_covariance(series, 5.0)
+    np.testing.assert_allclose(long_run.smooth_covariance(series + 0.3, 5.0), found, rtol=1e-9)
+
+
 @pytest.mark.parametrize("slow", [0.95, 0.98])
 def test_prewhitening_removes_the_bias_of_the_kernel_on_slow_chains(slow):
     """Series of 4000 steps against (1 + a) / (1 - a) per variance: the mean of 64 within 4 of its standard errors, and

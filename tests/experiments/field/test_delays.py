@@ -71,8 +71,3 @@ def test_a_run_gives_what_is_kept_on_disk():
     assert {label: error.shape for label, error in outcome.arrays.items()} == dict.fromkeys(
         ("none", "adaptive 3", "vanilla 3"), (2, 41)
     )
-
-
-@pytest.mark.slow
-def test_the_claim_holds():
-    assert not failing(STUDY.run(Runner()))

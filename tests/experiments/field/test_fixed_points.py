@@ -93,8 +93,3 @@ def test_the_bound_holds_for_one_parameter():
     pull = gamma * abs(A[:, 0, 0] * root - b[:, 0]).mean()
     for H in (2, 5, 20):
         assert abs(local_sa_bias(A, b, gamma, H)[0]) <= neighbourhood(1 - gamma, H, float(pull))
-
-
-@pytest.mark.slow
-def test_the_source_is_reproduced():
-    assert not [check for check in STUDY.checks(STUDY.run(Runner())) if check.verdict != "pass"]

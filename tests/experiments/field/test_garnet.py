@@ -72,8 +72,3 @@ def test_a_run_gives_what_is_kept_on_disk():
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
     assert outcome.arrays["equal, N = 2, H = 3/FedHSA"].shape == (2, 11)
     assert outcome.arrays["heterogeneous, Markov, N = 2, H = 3/SCAFFLSA/mean"].shape == (2, 8)
-
-
-@pytest.mark.slow
-def test_the_claim_holds():
-    assert not failing(STUDY.run(Runner()))

@@ -78,8 +78,3 @@ def test_the_closed_forms_are_those_of_the_runs():
     assert len(TINY.draw(outcome).axes) == 4
     assert TINY.summary(outcome)[0].startswith("At one step")
     assert {len(column) for column in TINY.table(outcome).values()} == {len(outcome.facts["rows"])}
-
-
-@pytest.mark.slow
-def test_the_source_is_reproduced():
-    assert not failing(STUDY.run(Runner()))

@@ -89,8 +89,3 @@ def test_a_small_run_gives_what_is_kept_on_disk(runner):
     assert len(TINY.draw(outcome).axes) == 6
     assert "DisSACC's error" in TINY.summary(outcome)[0]
     assert {len(column) for column in TINY.table(outcome).values()} == {len(outcome.facts["rows"])}
-
-
-@pytest.mark.slow
-def test_few_rounds_are_enough():
-    assert not failing(STUDY.run(Runner()))

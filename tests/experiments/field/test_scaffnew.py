@@ -76,8 +76,3 @@ def test_a_small_run_gives_what_is_kept_on_disk():
     assert len(TINY.draw(outcome).axes) == 3
     assert "Scaffnew needs" in TINY.summary(outcome)[1]
     assert len({len(column) for column in TINY.table(outcome).values()}) == 1
-
-
-@pytest.mark.slow
-def test_the_source_is_reproduced():
-    assert not failing(STUDY.run(Runner()))

@@ -62,8 +62,3 @@ def test_a_run_has_an_error_for_every_seed_and_number_of_agents():
     assert shapes == {
         f"{s}, H = 3/{m}": (n, 2) for s, n in (("equal", 2), ("heterogeneous", 1)) for m in ("SCAFFLSA", "FedHSA")
     }
-
-
-@pytest.mark.slow
-def test_the_claim_holds():
-    assert verdicts(STUDY.run(Runner())) == {"pass"}

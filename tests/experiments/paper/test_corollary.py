@@ -148,10 +148,3 @@ def test_figure_sentences_and_table_are_made_from_what_was_kept():
     assert "M = 3072" in STUDY.summary(outcome)[-1]
     assert {len(column) for column in STUDY.table(outcome).values()} == {10}
     assert dataclasses.replace(STUDY, seeds=256).seconds() > STUDY.seconds()
-
-
-@pytest.mark.slow
-def test_the_corollary_holds():
-    found = STUDY.run(Runner())
-    failed = [check for check in STUDY.checks(found) if check.verdict != "pass"]
-    assert not failed

@@ -117,9 +117,3 @@ def test_figure_sentences_and_table_are_made_from_what_was_kept():
     assert "333" in STUDY.summary(outcome)[-1]
     rows = len(STUDY.families) * len(STUDY.distances) * len(STUDY.reaches) * len(STUDY.local_steps)
     assert {len(column) for column in STUDY.table(outcome).values()} == {rows}
-
-
-@pytest.mark.slow
-def test_the_lemma_holds():
-    failed = [check for check in STUDY.checks(STUDY.run(Runner())) if check.verdict != "pass"]
-    assert not failed

@@ -93,12 +93,3 @@ def test_everything_measured_is_drawn_told_and_tabulated():
 def test_unknown_families_are_refused():
     with pytest.raises(ValueError, match="`families` must be one of"):
         Sampling(families=("logistic",))
-
-
-@pytest.mark.slow
-def test_the_floor_follows_the_long_run_variance_of_the_noise():
-    study = Sampling()
-    outcome = study.run(Runner())
-    assert not outcome.facts["td"]["one_problem"]
-    checks = study.checks(outcome)
-    assert [check.verdict for check in checks] == ["pass"] * 16

@@ -89,8 +89,3 @@ def test_a_run_gives_what_is_kept_on_disk():
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
     assert outcome.arrays["played, LocalSA, N = 1, h = 1, B = 2"].shape == (2, 3)
     assert outcome.arrays["no entropy"].shape == (1, 5)
-
-
-@pytest.mark.slow
-def test_the_claim_holds():
-    assert not failing(STUDY.run(Runner()))

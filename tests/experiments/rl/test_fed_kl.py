@@ -51,11 +51,3 @@ def test_a_run_gives_what_is_kept_on_disk():
     outcome = KLPenalties(**sizes).run(Runner())
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
     assert outcome.arrays["FedProx, 0.01"].shape == (2, 3)
-
-
-@pytest.mark.slow
-def test_everyone_learns_and_at_the_small_step_the_price_makes_it_slower():
-    pytest.importorskip("gymnax")
-    found = failing(STUDY.run(Runner()))
-    assert "FedProx, 0.01" in found
-    assert not any(name.startswith("learns") for name in found)

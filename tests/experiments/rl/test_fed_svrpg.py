@@ -78,8 +78,3 @@ def test_a_run_gives_what_is_kept_on_disk():
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
     assert outcome.arrays["N = 2"].shape == outcome.arrays["FedPG, step 0.5, gap"].shape == (2, 3)
     assert outcome.arrays[drift_label(1.0, 1.0, 10.0)].shape == (1, 3)
-
-
-@pytest.mark.slow
-def test_the_claim_holds():
-    assert not failing(STUDY.run(Runner()))

@@ -67,8 +67,3 @@ def test_a_run_gives_what_is_kept_on_disk():
     shapes = {name: curve.shape for name, curve in outcome.arrays.items()}
     assert shapes.pop("2 agents, step 0.1") == (2, 2, 4)
     assert shapes == dict.fromkeys(("importance", "equal", "FedHSA"), (2, 3))
-
-
-@pytest.mark.slow
-def test_the_claim_holds():
-    assert not failing(STUDY.run(Runner()))

@@ -42,8 +42,3 @@ def test_a_run_gives_what_is_kept_on_disk():
     outcome = NaturalGradients(seeds=2, rounds=4, num_agents=2, batch=2, horizon=5, plain_step=None).run(Runner())
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
     assert outcome.arrays["FedNPG-ADMM"].shape == (2, 3)
-
-
-@pytest.mark.slow
-def test_the_claim_holds():
-    assert not failing(STUDY.run(Runner()))

@@ -61,8 +61,3 @@ def test_a_run_gives_what_is_kept_on_disk():
     assert outcome.arrays[label(0.5, 2, 0.001)].shape == (2, 4, NUM_STATES)
     begun = START - np.tile(np.arange(1, 6) / 6, (2, 1))
     np.testing.assert_allclose(outcome.arrays[label(0.5, 2, 0.05)][:, 0], begun, atol=1e-12)
-
-
-@pytest.mark.slow
-def test_the_claim_holds():
-    assert not failing(STUDY.run(Runner()))

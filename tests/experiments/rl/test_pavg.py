@@ -118,8 +118,3 @@ def test_a_run_gives_what_is_kept_on_disk():
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
     assert outcome.arrays["ProjPAvg, E = 32"].shape == (2, 31)
     assert outcome.arrays["random, SoftPAvg, 1, centre"].shape == (2,)
-
-
-@pytest.mark.slow
-def test_the_claim_holds():
-    assert not failing(STUDY.run(Runner()))

@@ -93,8 +93,3 @@ def test_a_run_gives_what_is_kept_on_disk():
     outcome = tiny.run(Runner())
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
     assert outcome.arrays["FedHSA, E = 2"].shape == (2, 5)
-
-
-@pytest.mark.slow
-def test_the_claim_holds():
-    assert not failing(STUDY.run(Runner()))

@@ -74,9 +74,3 @@ def test_a_run_gives_what_is_kept_on_disk_and_the_first_agent_is_the_same_in_all
     assert outcome.arrays["N = 2, eps = 0.5/FedHSA/first"].shape == (2, 11)
     alone, two = tiny.problem(Case(1, 0.5)), tiny.problem(Case(2, 0.5))
     np.testing.assert_allclose(two.take([0]).theta_star, alone.theta_star, rtol=1e-8)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The average operator is not monotone")
-def test_the_claim_holds():
-    assert not failing(STUDY.run(Runner()))

@@ -158,9 +158,3 @@ def test_figure_sentences_and_table_are_made_from_what_was_kept():
     assert "never" not in STUDY.summary(outcome)[2]
     rows = len(STUDY.steps) * (len(KNOWN) + len(NOISY))
     assert {len(column) for column in STUDY.table(outcome).values()} == {rows}
-
-
-@pytest.mark.slow
-def test_everything_holds_at_full_settings():
-    found = STUDY.checks(STUDY.run(Runner()))
-    assert [check for check in found if check.verdict != "pass"] == []

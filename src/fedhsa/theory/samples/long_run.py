@@ -119,7 +119,8 @@ def _prewhiten(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     scale = np.where(varies, scale, 1.0)
     now, before = (varies * (part - part.mean(every)) / scale for part in (x[..., 1:, :], x[..., :-1, :]))
     now, before = now.reshape(-1, len(scale)), before.reshape(-1, len(scale))
-    left, values, right = np.linalg.svd(now.T @ before @ np.linalg.pinv(before.T @ before, hermitian=True))
+    inverse = np.linalg.pinv(before.T @ before, rcond=1e-10, hermitian=True)  # noise may fill a subspace only
+    left, values, right = np.linalg.svd(now.T @ before @ inverse)
     fit = scale[:, None] * (left * values.clip(max=LARGEST_FIT)) @ right / scale
     return fit, x[..., 1:, :] - x[..., :-1, :] @ fit.T
 

@@ -1,0 +1,32 @@
+"""Every study outside of the paper's panels, run again with a part of its seeds: its page says what the runs say."""
+
+import dataclasses
+import json
+
+import pytest
+
+import values
+from fedhsa.experiments.run.presets import studies
+from fedhsa.experiments.study.base import Runner
+
+LONG = {"field/table1", "rl/fed-pg-br"}  # minutes with any number of seeds; their own tests run smaller ones
+STUDIES = [name for name in values.files() if name.startswith(("field/", "rl/")) and name not in LONG]
+STUDIES += ["drift", "corollary", "saturation", "sampling"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The average operator is not monotone")
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_quarter_of_the_seeds_contradicts_no_verdict_of_the_page(name):
+    """Fewer seeds may leave a check undecided; what was a pass must not fail, nor a failure pass."""
+    if name == "rl/fed-kl":
+        pytest.importorskip("gymnax")
+    study = studies()[name]
+    fewer = dataclasses.replace(study, seeds=max(study.seeds // 4, min(study.seeds, 4)))
+    stated = json.loads(values.files()[name].read_text())["checks"]
+    contradicted = [
+        check
+        for check in fewer.checks(fewer.run(Runner()))
+        if {check.verdict, stated[check.name.removeprefix(f"{name}: ")]["verdict"]} == {"pass", "fail"}
+    ]
+    assert contradicted == []
