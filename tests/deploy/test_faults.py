@@ -112,10 +112,10 @@ def test_schedules_of_faults_change_nothing(drawn):
 
 
 @pytest.mark.slow
-@settings(max_examples=500, **OPTIONS)
+@settings(max_examples=250, **OPTIONS)
 @given(schedules(120))
 def test_long_schedules_of_faults_change_nothing(drawn):
-    """500 schedules of up to 120 faults and 4 ends of the server."""
+    """250 schedules of up to 120 faults and 4 ends of the server."""
     check_schedule(drawn)
 
 

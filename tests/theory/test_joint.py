@@ -14,6 +14,7 @@ from cases import CASES
 from fedhsa import tree
 from fedhsa.problems import quadratic
 from fedhsa.theory import exact, joint_map, max_step_size, predict
+from fedhsa.theory.laws.carried import chain_law
 from fedhsa.theory.maps import modes
 from fedhsa.theory.maps.joint import Joint
 
@@ -277,7 +278,7 @@ def test_a_first_round_of_its_own_leaves_only_the_mean():
 
 
 def test_where_only_the_mean_is_known_the_prediction_says_so():
-    problem, algorithm = CASES["td"]().problem, fh.Scaffnew(STEP, probability=0.5)
+    problem, algorithm = CASES["quadratic"]().problem, fh.Scaffnew(STEP, probability=0.5)
     prediction = predict(problem, algorithm)
     assert (prediction.basis, prediction.stable) == ("mean", True)
     assert np.isnan(prediction.floor)
@@ -289,6 +290,7 @@ def test_where_only_the_mean_is_known_the_prediction_says_so():
     assert prediction.rounds_to(float(curve[20]) * 1.0001) == 20
     assert prediction.to_dict()["floor"] is None
     assert not predict(problem, fh.SCAFFLSA(50.0, H)).stable
+    assert chain_law(Joint(CASES["td"]().problem, algorithm)) is None  # where no other law is fast enough
 
 
 def test_a_schedule_inside_a_wrapper_is_seen():

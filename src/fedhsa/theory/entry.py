@@ -58,10 +58,11 @@ def predict(
 
     All of this holds for FedHSA, LocalSA, SynchronisedSA and SA. It also holds if some agents are absent (`Partial`),
     or if replies are lost, fade or are compressed (`Lossy`, `OverTheAir`, `RandK`); on Markov chains the noise is then
-    evaluated at the root, and otherwise the law remains exact. For every other method whose rounds are affine, the
-    prediction contains the stability, rate and limit of the mean. Under additive VAR(1) noise it is complete, and on
-    finite chains it contains the floor as if the noise were additive, unless the method has a coin, its first round
-    differs from the others, or it carries more than 600 numbers. For `Averaged`, `GeometricAverage` and
+    evaluated at the root, and otherwise the law remains exact. For every other method whose rounds are affine, a
+    class of your own included, the prediction contains the stability, rate and limit of the mean. Under additive VAR(1)
+    noise it is complete, unless the method has a coin, its first round differs from the others, or it carries more than
+    600 numbers. On finite chains the law is derived from the method's exchanges; for more than 64 agents or large
+    chains the floor is given as if the noise were additive. For `Averaged`, `GeometricAverage` and
     `RichardsonRomberg` around any of these, the prediction is for the reported parameter. Step sizes may change in
     `Stages`.
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -19,13 +20,15 @@ from ..maps.modes import DENSE, Modes, error_of, radius_of, reduced, settled, vi
 from ..maps.rounds import require_stable
 from ..prediction import Prediction
 from ..samples.estimate import Estimates, estimates_of
-from ..stability import Limit, largest_carried_step
+from ..stability import Limit, largest_carried_step, largest_mean_square_step
 from .additive import AdditiveLaw, AdditiveState, ChainNoise, HiddenNoise
 from .finite import additive_noise, finite_law
 from .first_order import noise_is_known
 from .gaussian import autoregressive
 from .moments import AbstractLaw, Moments, Radius, TooLargeError
+from .pieces import NotDerivedError
 from .played import AbstractPlayedLaw, predict_played
+from .sites import SitesLaw, TwoSitesLaw, sites_law
 
 CLOSE = 1e-10
 """The tolerance for the first round to follow the map of the others, and for noise to preserve conserved sums."""
@@ -163,12 +166,19 @@ class CarriedPrediction(Prediction):
     @property
     def spectral_radius(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The spectral radius of the joint map, for modes that a run excites and that affect the parameter."""
-        return self.growth
+        radius = self.law.mean_radius()
+        return self.growth if radius is None else radius
 
     @functools.cached_property
     def max_step_size(self) -> Limit:
-        """The smallest step size at which the spectral radius reaches 1; NaN if the search would take long."""
-        return largest_carried_step(self.joint, self.algorithm, self.jacobians)
+        """The smallest step size at which the method diverges; NaN if the search would take long.
+
+        The attribute `kind` of the result states whether it refers to the mean or to the mean square.
+        """
+        mean = largest_carried_step(self.joint, self.algorithm, self.jacobians)
+        if self.radius_at is None:
+            return Limit(mean, self.stability, mean.scanned)
+        return largest_mean_square_step(self.algorithm, self.radius_at, mean)
 
     @property
     def max_local_steps(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -200,14 +210,25 @@ def predict_carried(
         limit = error_of(joint) if growth < 1 else np.full(d, np.inf)
     stable, nothing, unknown = growth < 1, np.zeros(d), np.full(d, np.nan)
     law, covariance, markov, basis, persistent = CarriedLaw(joint), np.diag(unknown), unknown, "mean", limit
+    radius_at: Callable | None = _unknown_radius
+    chains = _on_chains(problem, algorithm) if stable else None
+    if chains is not None:
+        law, basis, persistent = chains, chains.basis, unknown
+        radius = chains.mean_square_radius()
+        stable = radius is not None and radius.value < 1
+        radius_at = functools.partial(_radius_on_chains, problem, chains)
     if not stable:
         limit = persistent = np.full(d, np.inf)
         covariance, markov = np.diag(limit), nothing
+    elif chains is not None:
+        mean, covariance = chains.stationary()
+        markov = mean - limit
     elif isinstance(problem.agents.source, Silent) and problem.affine and len(joint.coins) == 1:
-        covariance, markov, basis = np.zeros((d, d)), nothing, "exact"
+        covariance, markov, basis, radius_at = np.zeros((d, d)), nothing, "exact", None
     elif noise_is_known(problem) and problem.affine and (found := noise_law(joint)) is not None:
         law, basis, markov, covariance = found, found.basis, found.added_mean(), found.stationary().covariance
         modes, persistent = found.pushed_modes(), limit if basis == "exact" else unknown
+        radius_at = None if basis == "exact" else radius_at
     return CarriedPrediction(
         basis=basis,
         stable=stable,
@@ -218,7 +239,7 @@ def predict_carried(
         persistent_bias=persistent,
         interval=None,
         left_out=math.nan if basis == "mean" else law.left_out,
-        radius_at=None if basis == "exact" else lambda algorithm: None,
+        radius_at=radius_at,
         transition=np.empty((0, 0)) if modes is None else modes.transition,
         offset=np.empty(0) if modes is None else modes.offset,
         jacobians=A,
@@ -229,6 +250,25 @@ def predict_carried(
         modes=modes,
         growth=growth,
     )
+
+
+def _unknown_radius(algorithm: AbstractAlgorithm) -> None:
+    """The mean-square radius of methods for which only that of the mean is known."""
+
+
+def _on_chains(problem: Problem, algorithm: AbstractAlgorithm) -> SitesLaw | TwoSitesLaw | None:
+    """Returns the law on finite chains; None for other noise, and if it cannot be derived or would take long."""
+    if not problem.affine or finite_law(problem.agents.source) is None:
+        return None
+    try:
+        return sites_law(problem, algorithm)
+    except (NotDerivedError, TooLargeError):
+        return None
+
+
+def _radius_on_chains(problem: Problem, law: SitesLaw | TwoSitesLaw, algorithm: AbstractAlgorithm) -> Radius | None:
+    """Returns the mean-square radius at another step size; None if it would take long."""
+    return sites_law(problem, algorithm, law.federation).mean_square_radius() if law.quick else None
 
 
 def carried_law(joint: Joint) -> AbstractLaw:

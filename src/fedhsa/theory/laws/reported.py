@@ -25,6 +25,7 @@ from .carried import CarriedLaw, CarriedNoiseLaw, ErrorsOverTime, noise_law
 from .finite import finite_law
 from .first_order import noise_is_known
 from .moments import AbstractLaw, Moments
+from .sites import SitesLaw, TwoSitesLaw
 
 UNLIKE = 0.25
 """The share of the difference from the variance of additive noise that counts as a difference in correlation."""
@@ -263,7 +264,8 @@ def predict_reported(
         found = AveragedLaw(law, average, law.correlations, None, rest=False)
     else:
         finite = finite_law(problem.agents.source)
-        markov = finite is not None and not finite.independent
+        # The memories of a method correlate its errors over time even if observations are independent.
+        markov = finite is not None and (not finite.independent or isinstance(law, SitesLaw | TwoSitesLaw))
         known = functools.cache(lambda: _correlations(problem, method, inner.noise_variance if markov else None))
         transition = None if isinstance(law, CarriedLaw) else inner.transition
         found = AveragedLaw(law, average, known, transition, rest=not markov)

@@ -1,0 +1,680 @@
+r"""The law of any affine method on finite chains: second moments of what it carries, on the states of some agents.
+
+Let $x$ be the state that a method carries from exchange to exchange, server and memories together, with a constant 1.
+For a set $T$ of agents, its *sites*, consider $Y_T(s) = E[x x^T 1\{s_T = s\}]$. Over an exchange, the agents of $T$
+follow their chains, and all others follow their mean maps. With all agents as sites the law is exact.
+
+The *one-site* law decomposes the moments as in an analysis of variance, $Y_T = \sum_{U \subset T} V_U \prod_{j \in T
+\setminus U} \pi_j$, where $V_U$ sums to zero over each of its states, and keeps $V_\emptyset$ and every $V_i$. It is
+exact for one agent and in the limit of many. The law of *pairs* adds the difference between the two laws for every pair
+of agents, and is exact for two.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..._linear import transpose
+from ...algorithms import AbstractAlgorithm
+from ...problems import Problem
+from .finite import edges_of, finite_law
+from .moments import AbstractLaw, AbstractSteppedLaw, MomentLaw, Moments, Radius, TooLargeError
+from .pieces import MEAN, Call, NotDerivedError, Part, Pieces, Step, apply, derive
+
+MATRIX = 700
+"""The size up to which an agent's map of second moments is a matrix."""
+PRODUCT, SITES, PAIRS = 2e7, 3e7, 3e7
+"""The largest numbers of multiplications in a round of the exact law, of the one-site law and of all pairs together."""
+MOST_AGENTS, MOST_PAIRS, ROOM = 64, 21, 2**22
+"""The largest number of agents, of different pairs, and of the numbers in all operators."""
+FEW, NEXT, SEED = 6, 1e8, 0
+"""The number of pairs or triples from which the error of a law is estimated, and the multiplications they may take."""
+DRAWS = 3
+"""The number of random rounds without a new direction after which the carried state is complete."""
+SMALL = 1e-9
+"""The relative size below which a direction counts as rounding."""
+
+
+class Outcomes(NamedTuple):
+    r"""What the agents observe: in state $s$ the outcome $t$, with the operator $A(s, t)\, y + g(s, t)$ at $y$.
+
+    Arrays have a leading axis of agents.
+    """
+
+    flow: np.ndarray
+    """The probability of the outcome and of the next state, `(M, S, T, S)`."""
+    A: np.ndarray
+    """`(M, S, T, d, d)`."""
+    g: np.ndarray
+    """`(M, S, T, d)`."""
+    stationary: np.ndarray
+    """`(M, S)`."""
+    start: np.ndarray
+    """`(M, S)`."""
+
+    @property
+    def mean(self) -> tuple[np.ndarray, np.ndarray]:
+        """The mean operators."""
+        weights = self.flow.sum(-1) * self.stationary[..., None]
+        return np.einsum("ist,istab->iab", weights, self.A), np.einsum("ist,ista->ia", weights, self.g)
+
+    @property
+    def hidden(self) -> bool:
+        """Whether an outcome is more than the state, so that it cannot be used again."""
+        return self.A.shape[2] > 1
+
+
+def outcomes_of(problem: Problem, *, by_state: bool = False) -> Outcomes:
+    """Returns the outcomes of affine agents on finite chains.
+
+    Independent observations need only one state, unless `by_state`, so that an outcome can be used twice.
+    """
+    law = finite_law(problem.agents.source)
+    assert law is not None
+    edges = edges_of(problem, law)
+    A, g = transpose(edges.directions)[:, :, None] @ edges.slopes, edges.values
+    g = np.einsum("iska,istk->ista", edges.directions, g)
+    P = edges.transition
+    if law.independent and not by_state:
+        one = np.ones((len(P), 1))
+        return Outcomes(P[:, :1, :, None], np.moveaxis(A, 2, 1), np.moveaxis(g, 2, 1), one, one)
+    flow = P[:, :, None, :] if A.shape[2] == 1 else P[..., None] * np.eye(P.shape[-1])
+    return Outcomes(flow, A, g, edges.stationary, edges.start)
+
+
+class Action(NamedTuple):
+    """Calls at one observation, and whether the chain then moves; `count` times in a row."""
+
+    calls: tuple[Call, ...]
+    moves: bool
+    count: int
+
+
+def actions_of(step: Step, at: int, last: bool, length: int, again: set[int]) -> tuple[list[list[Action]], int]:
+    """Returns every agent's actions in an exchange that begins at observation `at`, and where it ends.
+
+    `again` are the observations that later exchanges use, before which the chains must not move on.
+    """
+    every, ends = [], set()
+    for part in step.parts:
+        found: list[Action] = []
+        now, calls = at, []
+        for call in part.calls:
+            if call.place not in (MEAN, now):
+                if call.place < now:
+                    raise NotDerivedError("An observation is used again after the next one.")
+                found += [Action(tuple(calls), True, 1), *[Action((), True, 1)] * (call.place - now - 1)]
+                now, calls = call.place, []
+            calls.append(call)
+        if calls:
+            used = any(call.place != MEAN for call in calls)
+            moves = used and now not in again
+            found.append(Action(tuple(calls), moves, 1))
+            now += moves
+        if last:
+            found += [Action((), True, 1)] * (length - now)
+            now = length
+        every.append(_grouped(found))
+        ends.add(now)
+    if len(ends) > 1:
+        raise NotDerivedError("The agents use different numbers of observations in an exchange.")
+    return every, ends.pop()
+
+
+def _grouped(actions: Sequence[Action]) -> list[Action]:
+    """Joins equal actions in a row."""
+    found: list[Action] = []
+    for action in actions:
+        if found and _equal(found[-1], action):
+            found[-1] = found[-1]._replace(count=found[-1].count + 1)
+        else:
+            found.append(action)
+    return found
+
+
+def _equal(a: Action, b: Action) -> bool:
+    if a.moves != b.moves or len(a.calls) != len(b.calls):
+        return False
+    for one, two in zip(a.calls, b.calls, strict=True):
+        if (one.place == MEAN) != (two.place == MEAN) or one.carry.shape != two.carry.shape:
+            return False
+        if not all(np.allclose(x, y, rtol=1e-11, atol=1e-14) for x, y in zip(one[1:], two[1:], strict=True)):
+            return False
+    return all(call.carry.shape[0] == call.carry.shape[1] for call in a.calls)
+
+
+class Walk:
+    """An agent's part in an exchange on its chain: maps of first and second moments of (live variables, 1)."""
+
+    def __init__(self, part: Part, actions: Sequence[Action], agent: Outcomes):
+        """`agent` has no axis of agents."""
+        self.part, self.agent, self.actions = part, agent, actions
+        self.S, self.d = agent.A.shape[0], agent.A.shape[-1]
+        mean = np.einsum("s,stu->st", agent.stationary, agent.flow)
+        self.mean = np.einsum("st,stab->ab", mean, agent.A), np.einsum("st,sta->a", mean, agent.g)
+        self.maps = [(self._map(action), action) for action in actions]
+        sizes = [self.size(len(part.begin)), *(map.shape[-2] for map, _ in self.maps)]
+        self.first = self._product([self._first(*both) for both in self.maps], self.S * sizes[0])
+        self.matrix = None
+        if self.S * max(sizes) ** 2 <= MATRIX:
+            self.matrix = self._product([self._second(*both) for both in self.maps], self.S * sizes[0] ** 2)
+        kernels = [np.linalg.matrix_power(agent.flow.sum(1), a.count) for a in actions if a.moves]
+        self.kernel = functools.reduce(np.matmul, kernels, np.eye(self.S)).T
+        self.sizes = sizes
+
+    def size(self, live: int) -> int:
+        return live * self.d + 1
+
+    def _map(self, action: Action) -> np.ndarray:
+        """Returns the map of (live, 1) by the calls of an action, for every state and outcome, `(S, T, m', m)`."""
+        d, found = self.d, None
+        for call in action.calls:
+            A, g = self.mean if call.place == MEAN else (self.agent.A, self.agent.g)
+            A, g = np.broadcast_to(A, self.agent.A.shape), np.broadcast_to(g, self.agent.g.shape)
+            rows, columns = call.carry.shape
+            map = np.zeros((*A.shape[:2], rows * d + 1, columns * d + 1))
+            map[..., -1, -1] = 1
+            pushed = np.einsum("a,b,stcd->stacbd", call.enter, call.point, A).reshape(*A.shape[:2], rows * d, -1)
+            map[..., :-1, :-1] = np.kron(call.carry, np.eye(d)) + pushed
+            map[..., :-1, -1] = np.einsum("a,stc->stac", call.enter, g).reshape(*g.shape[:2], -1)
+            found = map if found is None else map @ found
+        return np.empty((0, 0, 0, 0)) if found is None else found
+
+    def _flow(self, action: Action) -> np.ndarray:
+        if action.moves:
+            return self.agent.flow
+        if self.agent.hidden and any(call.place != MEAN for call in action.calls):
+            raise NotDerivedError("An observation is used in two exchanges, and it is more than the chain's state.")
+        share = self.agent.flow.sum(-1)[..., None]
+        return share * np.eye(self.S)[:, None]
+
+    def _first(self, map: np.ndarray, action: Action) -> np.ndarray | None:
+        """Returns the matrix of first moments; None for a chain that moves alone."""
+        if not action.calls:
+            return None
+        found = np.einsum("stu,stab->uasb", self._flow(action), map, optimize=True)
+        return found.reshape(self.S * map.shape[-2], -1)
+
+    def _second(self, map: np.ndarray, action: Action) -> np.ndarray | None:
+        if not action.calls:
+            return None
+        found = np.einsum("stu,stab,stcd->uacsbd", self._flow(action), map, map, optimize=True)
+        return found.reshape(self.S * map.shape[-2] ** 2, -1)
+
+    def _product(self, matrices: list[np.ndarray | None], size: int) -> np.ndarray:
+        found = np.eye(size)
+        for matrix, (_, action) in zip(matrices, self.maps, strict=True):
+            if matrix is None:
+                kernel = np.linalg.matrix_power(self.agent.flow.sum(1), action.count).T
+                matrix = np.kron(kernel, np.eye(len(found) // self.S))
+            elif action.count > 1:
+                matrix = np.linalg.matrix_power(matrix, action.count)
+            found = matrix @ found
+        return found
+
+    def moved(self, X: np.ndarray) -> np.ndarray:
+        """Returns moments `(..., S, a, b)` that this agent does not change, on its new state."""
+        return (self.kernel @ X.reshape(*X.shape[:-2], -1)).reshape(X.shape)
+
+    def crossed(self, X: np.ndarray) -> np.ndarray:
+        """Returns $E[(\\text{live}, 1)\\, w^T]$, `(..., S, m, k)`, after the exchange, for $w$ that does not change."""
+        flat = self.first @ X.reshape(*X.shape[:-3], -1, X.shape[-1])
+        return flat.reshape(*X.shape[:-3], self.S, -1, X.shape[-1])
+
+    def squared(self, X: np.ndarray) -> np.ndarray:
+        """Returns the second moments of (live, 1), `(..., S, m, m)`, after the exchange."""
+        if self.matrix is not None:
+            flat = X.reshape(*X.shape[:-3], -1) @ self.matrix.T
+            m = math.isqrt(flat.shape[-1] // self.S)
+            return flat.reshape(*X.shape[:-3], self.S, m, m)
+        for map, action in self.maps:
+            for _ in range(action.count):
+                if not action.calls:
+                    P = self.agent.flow.sum(1).T
+                    X = (P @ X.reshape(*X.shape[:-2], -1)).reshape(X.shape)
+                    continue
+                Y = map @ X[..., None, :, :] @ transpose(map)
+                X = np.einsum("stu,...stab->...uab", self._flow(action), Y, optimize=True)
+        return X
+
+
+class Exchanged(NamedTuple):
+    r"""An exchange in reduced coordinates: $x' = L x + \sum_i R_i\,(\text{live}_i, 1)$, each begun as $E_i x$."""
+
+    L: np.ndarray
+    E: list[np.ndarray]
+    R: list[np.ndarray]
+    walks: list[Walk]
+    means: list[np.ndarray]
+    r"""$R_i\, E[\text{live}_i]$ as a map of $x$, with the agent's chain in its stationary state."""
+
+    def others(self, sites: Sequence[int]) -> np.ndarray:
+        """Returns the map of $x$ by everybody except these agents."""
+        return self.L + sum((mean for i, mean in enumerate(self.means) if i not in sites), np.zeros_like(self.L))
+
+    def advance(self, Y: np.ndarray, sites: Sequence[int], batch: int) -> np.ndarray:
+        """Returns moments `(*batch, S, ..., S, N, N)` after the exchange, with one axis for each site."""
+        L = self.others(sites)
+        XX, UX = Y, L @ Y
+        UU = UX @ L.T
+        for q, i in enumerate(sites):
+            axis, walk, E, R = batch + q, self.walks[i], self.E[i], self.R[i]
+            XX, UX, UU = (np.moveaxis(part, axis, -3) for part in (XX, UX, UU))
+            EX = E @ XX
+            with_u = R @ walk.crossed(E @ transpose(UX))
+            UU = walk.moved(UU) + with_u + transpose(with_u) + R @ walk.squared(EX @ E.T) @ R.T
+            if q + 1 < len(sites):
+                UX = walk.moved(UX) + R @ walk.crossed(EX)
+                XX = walk.moved(XX)
+            XX, UX, UU = (np.moveaxis(part, -3, axis) for part in (XX, UX, UU))
+        return UU
+
+
+class Federation:
+    """A method's pieces on the chains of a problem, in coordinates that a run reaches and the parameter depends on."""
+
+    def __init__(self, pieces: Pieces, outcomes: Outcomes, name: str):
+        self.pieces, self.outcomes, self.name = pieces, outcomes, name
+        self.num_agents, self.num_states, self.dim = len(outcomes.A), outcomes.A.shape[1], outcomes.A.shape[-1]
+        self.into, self.out_of = _coordinates(pieces, self.num_agents)
+        self.rounds = [self._round(steps) for steps in pieces.rounds]
+        same = all(a is b for a, b in zip(pieces.first, pieces.rounds, strict=True))
+        self.first = self.rounds if same else [self._round(steps) for steps in pieces.first]
+        self.starts_alike = same
+        self.gaps: dict[tuple[int, ...], float] = {}
+        self.show = np.kron(pieces.show @ self.out_of[0][: len(pieces.show)], np.eye(self.dim))
+        start = np.concatenate([pieces.server, np.tile(pieces.memory, self.num_agents)])
+        self.start = np.kron((self.into[0] @ start)[:, None], np.eye(self.dim))
+
+    @functools.cached_property
+    def kinds(self) -> np.ndarray:
+        """A number for each agent, the same for agents that do and observe the same."""
+        parts = [[id(step.parts[i]) for steps in self.pieces.rounds for step in steps] for i in range(self.num_agents)]
+        parts = np.unique(np.array(parts), axis=0, return_inverse=True)[1]
+        rows = [x.reshape(self.num_agents, -1) for x in (*self.outcomes, parts)]
+        return np.unique(np.concatenate(rows, axis=1), axis=0, return_inverse=True)[1].ravel()
+
+    def sets(self, size: int) -> list[tuple[float, tuple[int, ...]]]:
+        """Returns one set of agents of this size for each combination of kinds, and how many there are of it."""
+        counts, members = (
+            np.bincount(self.kinds),
+            [np.flatnonzero(self.kinds == k) for k in range(self.kinds.max() + 1)],
+        )
+        found = []
+        for chosen in itertools.combinations_with_replacement(range(len(counts)), size):
+            times = np.bincount(chosen, minlength=len(counts))
+            number = math.prod(math.comb(int(n), int(k)) for n, k in zip(counts, times, strict=True))
+            if number:
+                found.append((float(number), tuple(int(i) for m, k in zip(members, times, strict=True) for i in m[:k])))
+        return found
+
+    @property
+    def size(self) -> int:
+        """The size of $x$ at the start of a round, without the constant."""
+        return len(self.into[0]) * self.dim
+
+    def _round(self, steps: Sequence[Step]) -> list[Exchanged]:
+        pieces, d, at, found = self.pieces, self.dim, 0, []
+        p, q = len(pieces.server), len(pieces.memory)
+        for k, step in enumerate(steps):
+            later = {call.place for other in steps[k + 1 :] for call in other.parts[0].calls}
+            every, at = actions_of(step, at, k == len(steps) - 1, pieces.block_length, later)
+            U, V = self.out_of[k], self.into[(k + 1) % len(steps)]
+            L = _with_one(np.kron(V[:, :p] @ step.keep @ U[:p], np.eye(d)))
+            n = step.gather.shape[-1]
+            E, R, walks, means = [], [], [], []
+            for i, (part, actions) in enumerate(zip(step.parts, every, strict=True)):
+                own = slice(p + i * q, p + (i + 1) * q)
+                begin = part.begin @ np.concatenate([step.send[i] @ U[:p], U[own]])
+                end = (V[:, :p] @ step.gather[i]) @ part.end[:n] + V[:, own] @ part.end[n:]
+                E.append(_with_one(np.kron(begin, np.eye(d))))
+                R.append(_with_zero(np.kron(end, np.eye(d))))
+                walk = Walk(part, actions, Outcomes(*(x[i] for x in self.outcomes)))
+                walks.append(walk)
+                first = self.outcomes.stationary[i][:, None, None] * E[-1]
+                means.append(R[-1] @ walk.crossed(first).sum(-3))
+            found.append(Exchanged(L, E, R, walks, means))
+        return found
+
+    def work(self, sites: int) -> float:
+        """Returns the approximate number of multiplications in a round with this number of sites."""
+        S, total = float(self.num_states), 0.0
+        if sites * math.log2(max(S, 2)) > 60:
+            return math.inf
+        for step in self.rounds[0]:
+            after, before = step.L.shape
+            walk = step.walks[0]
+            m = max(walk.sizes)
+            own = S * m * m * (before + after) + (S * m**4 if walk.matrix is not None else len(walk.actions) * S * m**3)
+            total += S**sites * (2 * before * after * (before + after) + sites * own)
+        return len(self.rounds) * total
+
+
+def _coordinates(pieces: Pieces, M: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Returns the maps into reduced coordinates and out of them, at the start of each exchange of a round.
+
+    They span what a run can reach, modulo what never affects the parameter, as random operators show.
+    """
+    p, q, exchanges, rng = len(pieces.server), len(pieces.memory), len(pieces.rounds[0]), np.random.default_rng(SEED)
+    n = p + M * q
+
+    def drawn(step: Step) -> np.ndarray:
+        """A random exchange as a map of (z, 1)."""
+        values = rng.standard_normal((2, M, max((len(part.calls) for part in step.parts), default=0)))
+        columns = np.eye(n, n + 1)
+        one = np.eye(n + 1)[-1]
+        w, m = apply(
+            step, columns[:p], columns[p:].reshape(M, q, n + 1),
+            lambda i, c, point: 0.5 * values[0, i, c] * point + values[1, i, c] * one,
+        )  # fmt: skip
+        return np.concatenate([w, m.reshape(M * q, n + 1)])
+
+    reach = [np.zeros((n, 0)) for _ in range(exchanges)]
+    reach[0] = _spanned(np.concatenate([pieces.server, np.tile(pieces.memory, M)])[:, None])
+    variants = [pieces.first, pieces.rounds]
+    quiet, turn = 0, 0
+    while quiet < DRAWS:
+        before = [basis.shape[1] for basis in reach]
+        for steps in variants[min(turn, 1)]:
+            for k, step in enumerate(steps):
+                map, after = drawn(step), (k + 1) % exchanges
+                reach[after] = _spanned(np.concatenate([reach[after], map[:, :-1] @ reach[k], map[:, -1:]], axis=1))
+        turn += 1
+        quiet = quiet + 1 if before == [basis.shape[1] for basis in reach] else 0
+    seen = [np.zeros((n, 0)) for _ in range(exchanges)]
+    seen[0] = _spanned(np.concatenate([pieces.show, np.zeros(M * q)])[:, None])
+    quiet = 0
+    while quiet < DRAWS:
+        before = [basis.shape[1] for basis in seen]
+        for steps in (*pieces.rounds, *pieces.first):
+            for k in range(exchanges - 1, -1, -1):
+                map, after = drawn(steps[k]), (k + 1) % exchanges
+                seen[k] = _spanned(np.concatenate([seen[k], map[:, :-1].T @ seen[after]], axis=1))
+        quiet = quiet + 1 if before == [basis.shape[1] for basis in seen] else 0
+    into, out_of = [], []
+    for R, visible in zip(reach, seen, strict=True):
+        W = _spanned(R.T @ visible)
+        into.append((R @ W).T)
+        out_of.append(R @ W)
+    return into, out_of
+
+
+def _spanned(columns: np.ndarray) -> np.ndarray:
+    """Returns an orthonormal basis of the span of the columns; unit vectors if it is the whole space."""
+    if not columns.size:
+        return columns[:, :0]
+    left, values, _ = np.linalg.svd(columns, full_matrices=False)
+    rank = int((values > SMALL * values[0]).sum())
+    return np.eye(len(columns)) if rank == len(columns) else left[:, :rank]
+
+
+def _with_one(map: np.ndarray) -> np.ndarray:
+    found = np.zeros((map.shape[0] + 1, map.shape[1] + 1))
+    found[:-1, :-1], found[-1, -1] = map, 1
+    return found
+
+
+def _with_zero(map: np.ndarray) -> np.ndarray:
+    """Adds a row and a column of zeros: the constant of an agent adds nothing to that of the state."""
+    return np.pad(map, ((0, 1), (0, 1)))
+
+
+class SitesLaw(MomentLaw):
+    """A law whose blocks are second moments of $(x, 1)$."""
+
+    def __init__(self, federation: Federation):
+        self.federation, self.name = federation, federation.name
+
+    @property
+    def dim(self):
+        return self.federation.size
+
+    def lifted(self, start: np.ndarray) -> np.ndarray:
+        """Returns $(x, 1)$ of a run from the error and the constant in `start`, unless it is that already."""
+        if len(start) == self.dim + 1 and self.dim != self.federation.dim:
+            return start
+        return np.append(self.federation.start @ start[:-1], start[-1])
+
+    def round(self, blocks):
+        return self._turn(self.federation.rounds, blocks)
+
+    def _turn(self, rounds: list[list[Exchanged]], blocks: np.ndarray) -> np.ndarray:
+        chances = self.federation.pieces.chances
+        return sum((p * self.exchange(steps, blocks) for p, steps in zip(chances, rounds, strict=True)), 0 * blocks)
+
+    def exchange(self, steps: list[Exchanged], blocks: np.ndarray) -> np.ndarray:
+        """Returns the blocks after all exchanges of a round with one outcome of the coin."""
+        raise NotImplementedError
+
+    def enter(self, start):
+        return 0, self.begin(np.append(start, 1.0))
+
+    def step(self, state):
+        turn, blocks = state
+        if turn == 0 and not self.federation.starts_alike:
+            return 1, self._turn(self.federation.first, (blocks + transpose(blocks)) / 2)
+        return turn + 1, self._after(blocks)
+
+    def seen(self, state):
+        return self._moments(state[1])
+
+    def errors(self, start, rounds):
+        if not self.federation.starts_alike:
+            return AbstractLaw.errors(self, start, rounds)
+        return super().errors(start, rounds)
+
+    def _moments(self, blocks):
+        total, C = self.total(blocks), self.federation.show
+        mean = C @ total[:-1, -1]
+        return Moments(mean, C @ total[:-1, :-1] @ C.T - np.outer(mean, mean))
+
+    def _trace(self, blocks):
+        C = self.federation.show
+        return float(np.trace(C @ self.total(blocks)[:-1, :-1] @ C.T))
+
+
+class EverySiteLaw(SitesLaw):
+    """The joint chains of some agents, or by default of all, which is exact."""
+
+    def __init__(self, federation: Federation, sites: Sequence[int] | None = None):
+        super().__init__(federation)
+        self.sites = tuple(range(federation.num_agents)) if sites is None else tuple(sites)
+        self.shape = (federation.num_states,) * len(self.sites)
+
+    def begin(self, start, *, stationary=False):
+        start, outcomes = self.lifted(start), self.federation.outcomes
+        laws = (outcomes.stationary if stationary else outcomes.start)[list(self.sites)]
+        law = functools.reduce(np.multiply.outer, laws, np.ones(()))
+        return law.reshape(-1, 1, 1) * np.outer(start, start)
+
+    def exchange(self, steps, blocks):
+        *batch, _, N, _ = blocks.shape
+        blocks = blocks.reshape(*batch, *self.shape, N, N)
+        for step in steps:
+            blocks = step.advance(blocks, self.sites, len(batch))
+        return blocks.reshape(*batch, -1, *blocks.shape[-2:])
+
+    def total(self, blocks):
+        return blocks.sum(-3)
+
+
+class EachSiteLaw(SitesLaw):
+    r"""Each agent's chain alone, with the mean maps of the others.
+
+    Let $U = V_\emptyset$, and let $W_i$ be the image of $\pi_i U + V_i$ under an exchange with site $i$. Then
+    $U' = \bar L U \bar L^T + \sum_i (\sum_s W_i(s) - \bar L U \bar L^T)$ and $V_i' = W_i - \pi_i \sum_s W_i(s)$.
+    """
+
+    basis = "one site"
+
+    def __init__(self, federation: Federation, sites: Sequence[int] | None = None):
+        super().__init__(federation)
+        self.sites = tuple(range(federation.num_agents)) if sites is None else tuple(sites)
+
+    def begin(self, start, *, stationary=False):
+        start, outcomes = self.lifted(start), self.federation.outcomes
+        pi = outcomes.stationary[list(self.sites)]
+        away = (pi if stationary else outcomes.start[list(self.sites)]) - pi
+        square = np.outer(start, start)
+        return np.concatenate([square[None], away.reshape(-1, 1, 1) * square])
+
+    def exchange(self, steps, blocks):
+        S, outcomes = self.federation.num_states, self.federation.outcomes
+        batch = blocks.shape[:-3]
+        for step in steps:
+            U, V = blocks[..., 0, :, :], blocks[..., 1:, :, :].reshape(*batch, len(self.sites), S, *blocks.shape[-2:])
+            alone = step.others(())
+            still = alone @ U @ alone.T
+            after, away = still, []
+            for k, i in enumerate(self.sites):
+                pi = outcomes.stationary[i][:, None, None]
+                W = step.advance(pi * U[..., None, :, :] + V[..., k, :, :, :], (i,), len(batch))
+                total = W.sum(-3)
+                after = after + total - still
+                away.append(W - pi * total[..., None, :, :])
+            blocks = np.concatenate([after[..., None, :, :], *away], axis=-3)
+        return blocks
+
+    def total(self, blocks):
+        return blocks[..., 0, :, :]
+
+    def mean_square_radius(self):
+        alone = self.federation.num_agents == 1
+        return super().mean_square_radius()._replace(kind="exact" if alone else "estimate")
+
+    @functools.cached_property
+    def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The error of the floor, from a few pairs of agents; what is neglected is amplified near instability."""
+        M = self.federation.num_agents
+        if M == 1:
+            return 0.0
+        return _amplified([(number, gap_of(self.federation, pair)) for number, pair in _some(self.federation, 2)], self)
+
+
+class TwoSitesLaw(AbstractSteppedLaw):
+    """The one-site law, corrected by the product law of every pair of agents, which is exact for two agents."""
+
+    basis = "pairs"
+
+    def __init__(self, federation: Federation):
+        self.federation, self.name = federation, federation.name
+        self.alone = EachSiteLaw(federation)
+        self.pairs = [
+            (number, EverySiteLaw(federation, pair), EachSiteLaw(federation, pair))
+            for number, pair in federation.sets(2)
+        ]
+
+    def enter(self, start):
+        return self.alone.enter(start), [(joint.enter(start), each.enter(start)) for _, joint, each in self.pairs]
+
+    def step(self, state):
+        alone, both = state
+        steps = zip(self.pairs, both, strict=True)
+        return self.alone.step(alone), [(joint.step(x), each.step(y)) for (_, joint, each), (x, y) in steps]
+
+    def seen(self, state):
+        alone, both = state
+        steps = zip(self.pairs, both, strict=True)
+        return self._corrected(self.alone.seen(alone), [(j.seen(x), e.seen(y)) for (_, j, e), (x, y) in steps])
+
+    def stationary(self):
+        both = [(joint.settled(), each.settled()) for _, joint, each in self.pairs]
+        return self._corrected(self.alone.stationary(), both)
+
+    @property
+    def quick(self):
+        return False
+
+    def mean_square_radius(self):
+        """The largest radius among the laws that are combined."""
+        every = [self.alone.mean_square_radius().value, *(p.mean_square_radius().value for _, p, _ in self.pairs)]
+        return Radius(max(every), "exact" if self.federation.num_agents == 2 else "estimate")
+
+    def mean_radius(self):
+        return self.alone.mean_radius()
+
+    @functools.cached_property
+    def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The error of the floor, from a few triples of agents; what is neglected is amplified near instability."""
+        M = self.federation.num_agents
+        if M == 2:
+            return 0.0
+        gaps = []
+        for number, triple in _some(self.federation, 3):
+            two = sum(gap_of(self.federation, pair) for pair in itertools.combinations(triple, 2))
+            gaps.append((number, gap_of(self.federation, triple) - two))
+        return _amplified(gaps, self)
+
+    def _corrected(self, alone: Moments, both: list[tuple[Moments, Moments]]) -> Moments:
+        mean, second = alone.mean, alone.second
+        for (number, _, _), (joint, each) in zip(self.pairs, both, strict=True):
+            mean = mean + number * (joint.mean - each.mean)
+            second = second + number * (joint.second - each.second)
+        return Moments(mean, second - np.outer(mean, mean))
+
+
+def gap_of(federation: Federation, sites: tuple[int, ...]) -> float:
+    """Returns the mean-square error that the one-site law neglects among these agents, which is kept."""
+    if sites not in federation.gaps:
+        try:
+            joint, each = EverySiteLaw(federation, sites).settled(), EachSiteLaw(federation, sites).settled()
+            federation.gaps[sites] = joint.square - each.square
+        except ValueError:  # no stationary moments were found
+            federation.gaps[sites] = math.inf
+    return federation.gaps[sites]
+
+
+def _some(federation: Federation, size: int) -> list[tuple[float, tuple[int, ...]]]:
+    """Returns sets of agents of this size with their numbers, or a few random ones; none if they would take long."""
+    few, every = min(FEW, int(NEXT / federation.work(size))), federation.sets(size)
+    if len(every) <= few:
+        return every
+    chosen = np.random.default_rng(SEED).choice(len(every), few, replace=False)
+    return [(every[k][0] * len(every) / few, every[k][1]) for k in chosen]
+
+
+def _amplified(gaps: list[tuple[float, float]], law: EachSiteLaw | TwoSitesLaw) -> float:
+    """Returns what larger sets of agents add to the mean-square error, relative to the floor, as rounds amplify it.
+
+    It is at most 1, and 1 if there is nothing to estimate it from.
+    """
+    radius = law.mean_square_radius().value
+    if not radius < 1 or not gaps or not np.isfinite(gaps).all():
+        return 1.0
+    floor = law.stationary().square
+    return min(sum(number * abs(gap) for number, gap in gaps) / floor / (1 - radius), 1.0) if floor > 0 else 0.0
+
+
+def sites_law(
+    problem: Problem, algorithm: AbstractAlgorithm, like: Federation | None = None
+) -> MomentLaw | TwoSitesLaw:
+    """Returns the best fast law of an affine method on finite chains.
+
+    `like` is the federation of the same method with another step size, if there is one.
+
+    Raises `NotDerivedError` if its pieces cannot be derived, and `TooLargeError` if every law would take long.
+    """
+    name, M = type(algorithm).__name__, problem.num_agents
+    law = finite_law(problem.agents.source)
+    assert law is not None
+    if M > MOST_AGENTS or M * law.num_outcomes * problem.dim**2 > ROOM:
+        raise TooLargeError(f"The law of {name} on this problem would take long.")
+    if like is not None:
+        federation = Federation(derive(algorithm, M, problem.dim, known=like.pieces), like.outcomes, name)
+    else:
+        pieces = derive(algorithm, M, problem.dim)
+        try:
+            federation = Federation(pieces, outcomes_of(problem), name)
+        except NotDerivedError:
+            federation = Federation(pieces, outcomes_of(problem, by_state=True), name)
+    if federation.num_states == 1 or federation.work(M) <= PRODUCT:
+        return EverySiteLaw(federation)
+    if federation.work(1) * M > SITES:
+        raise TooLargeError(f"The law of {name} on this problem would take long.")
+    pairs = len(federation.sets(2))
+    few = pairs <= MOST_PAIRS and pairs * federation.work(2) <= PAIRS
+    return TwoSitesLaw(federation) if few else EachSiteLaw(federation)

@@ -1,0 +1,222 @@
+"""The law of any affine method on finite chains, derived from its exchanges."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import fedhsa as fh
+from fedhsa.theory import predict
+from fedhsa.theory.entry import PredictionWarning
+from fedhsa.theory.laws import sites
+from fedhsa.theory.laws.pieces import NotDerivedError, derive, realise
+from fedhsa.theory.laws.sites import EachSiteLaw, EverySiteLaw, Federation, TwoSitesLaw, outcomes_of, sites_law
+from theory.by_paths import Truth
+from theory.enumeration import stationary
+
+COIN = ((True, 0.3), (False, 0.7))
+METHODS = {
+    "LocalSA": fh.LocalSA(0.2, 2, 0.7),
+    "FedHSA": fh.FedHSA(0.2, 3, 0.8),
+    "SCAFFLSA": fh.SCAFFLSA(0.2, 2),
+    "SCAFFOLD": fh.SCAFFOLD(0.2, 2),
+    "OneExchangeFedHSA": fh.OneExchangeFedHSA(0.2, 2),
+    "FedLin": fh.FedLin(0.2, 2),
+    "MomentumSA": fh.MomentumSA(0.2, 2, beta=0.5),
+    "ExtragradientSA": fh.ExtragradientSA(0.2, 2),
+    "VarianceReducedSA": fh.VarianceReducedSA(0.2, 2, batch=1),
+    "DisSACC": fh.DisSACC(0.2, 2),
+    "OneShotAveraging": fh.OneShotAveraging(0.2, 2),
+    "ServerMomentum": fh.ServerMomentum(fh.LocalSA(0.2, 2), 0.5),
+    "PersonalisedSA": fh.PersonalisedSA(step_size=0.2, beta=0.5, num_agents=2),
+    "GappedSA": fh.GappedSA(0.2, (2, 1)),
+    "Scaffnew": fh.Scaffnew(0.2, 0.3),
+    "LooplessSA": fh.LooplessSA(0.2, 0.3),
+    "SSLocalSGD": fh.SSLocalSGD(0.2, 2, 0.3),
+    "LocalSVRG": fh.LocalSVRG(0.2, 2, 0.3),
+}
+PROBLEMS = {
+    "td": lambda: fh.problems.td.random(num_agents=2, num_states=2, dim=2, laziness=0.7, key=3),
+    "finite-sum": lambda: fh.problems.finite_sum.random(2, 2, 1, key=2, laziness=0.6),
+}
+
+
+def turns(M, slopes=(1.5, -0.3), stay=0.95):
+    """Agents whose slope changes its sign: the mean converges where the mean square diverges."""
+    P = np.array([[stay, 1 - stay], [1 - stay, stay]])
+    A, b = np.array(slopes).reshape(1, 2, 1, 1), np.array([[[1.0], [-1.0]]])
+    return fh.problems.finite_sum.from_arrays(*(np.repeat(x, M, axis=0) for x in (A, b, P[None])))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("method", METHODS)
+def test_paths_are_those_of_the_methods_own_rounds_on_every_joint_path(method, problem):
+    problem, algorithm = PROBLEMS[problem](), METHODS[method]
+    law = sites_law(problem, algorithm)
+    assert isinstance(law, EverySiteLaw)
+    coin = COIN if len(law.federation.rounds) > 1 else ((None, 1.0),)
+    error = np.arange(1.0, problem.dim + 1)
+    np.testing.assert_allclose(law.errors(error, 6), Truth(problem, algorithm, coin).path(error, 6), rtol=1e-10)
+
+
+def scafflsa_by_paths(M, eta, H, rounds):
+    """The mean-square errors of SCAFFLSA from the error 1 on `turns`, in NumPy: a sum over all joint trajectories.
+
+    theta_i takes H steps of eta (G_i - shift_i) from theta; then shift_i changes by (theta_i - mean) / (eta H).
+    """
+    slopes, b, stay = -np.array([1.5, -0.3]), np.array([1.0, -1.0]), 0.95
+    P = np.array([[stay, 1 - stay], [1 - stay, stay]])
+    root = -b.mean() / slopes.mean()
+    paths = list(itertools.product(range(2), repeat=H + 1))
+    maps = {}
+    for joint in itertools.product(paths, repeat=M):
+        chance = np.prod([P[s, t] for path in joint for s, t in itertools.pairwise(path)])
+        start = np.eye(M + 2)  # rows of (error, shifts, 1)
+        ends = []
+        for i, path in enumerate(joint):
+            y = start[0]
+            for s in path[:-1]:
+                y = y + eta * (slopes[s] * y + (b[s] + slopes[s] * root) * start[-1] - start[1 + i])
+            ends.append(y)
+        mean = sum(ends) / M
+        shifts = [start[1 + i] + (end - mean) / (eta * H) for i, end in enumerate(ends)]
+        map = np.array([mean, *shifts, start[-1]])
+        maps.setdefault((tuple(p[0] for p in joint), tuple(p[-1] for p in joint)), []).append((chance, map))
+    pi = stationary(P)
+    x = np.eye(M + 2)[0] + np.eye(M + 2)[-1]
+    Y = {s: np.prod(pi[list(s)]) * np.outer(x, x) for s in itertools.product(range(2), repeat=M)}
+    found = [1.0]
+    for _ in range(rounds):
+        after = {s: np.zeros((M + 2, M + 2)) for s in Y}
+        for (s, t), every in maps.items():
+            for chance, map in every:
+                after[t] += chance * map @ Y[s] @ map.T
+        Y = after
+        found.append(sum(moments[0, 0] for moments in Y.values()))
+    return np.array(found)
+
+
+@pytest.mark.parametrize(("M", "H"), [(1, 5), (2, 2)])
+def test_scafflsa_is_the_sum_over_all_trajectories(M, H):
+    expected = scafflsa_by_paths(M, 0.1, H, 5)
+    np.testing.assert_allclose(sites_law(turns(M), fh.SCAFFLSA(0.1, H)).errors(np.ones(1), 5), expected, rtol=1e-11)
+
+
+class Halved(fh.LocalSA):
+    """Local SA whose server moves half as far, written by a user."""
+
+    def _move(self, server, replies, round):
+        return self.with_theta(server, server.theta + 0.5 * replies.mean())
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "M"),
+    [
+        (fh.SCAFFLSA(0.1, 3), fh.LocalSA(0.1, 3), 1),
+        (fh.SCAFFOLD(0.1, 3), fh.SCAFFLSA(0.1, 3), 2),
+        (fh.OneExchangeFedHSA(0.1, 3), fh.SCAFFOLD(0.1, 3, option=1), 2),
+        (Halved(0.1, 3), fh.LocalSA(0.1, 3, 0.5), 2),
+    ],
+    ids=["SCAFFLSA alone is SA", "SCAFFOLD is SCAFFLSA", "one exchange is SCAFFOLD 1", "half a step"],
+)
+def test_methods_that_are_the_same_have_the_same_law(one, other, M):
+    problem = fh.problems.td.random(num_agents=M, num_states=2, dim=2, laziness=0.7, key=3)
+    laws = [sites_law(problem, algorithm) for algorithm in (one, other)]
+    errors = [law.errors(np.array([1.0, -2.0]), 8) for law in laws]
+    np.testing.assert_allclose(*errors, rtol=1e-9)
+    np.testing.assert_allclose(*[law.stationary().square for law in laws], rtol=1e-9)
+
+
+def test_permuted_agents_and_relabelled_states_change_nothing():
+    problem = fh.problems.finite_sum.random(3, 2, 2, key=1, laziness=0.5)
+    agents, chain = problem.agents, problem.agents.source
+    other = fh.problems.finite_sum.from_arrays(
+        agents.A[::-1, ::-1], agents.b[::-1, ::-1], chain.transition[::-1, ::-1, ::-1]
+    )
+    floors = [sites_law(p, fh.SCAFFLSA(0.1, 2)).stationary().square for p in (problem, other)]
+    np.testing.assert_allclose(*floors, rtol=1e-10)
+
+
+def test_one_site_is_exact_for_one_agent_and_pairs_for_two():
+    pieces = {M: derive(fh.SCAFFLSA(0.1, 2), M, 1) for M in (1, 2)}
+    for M, law in ((1, EachSiteLaw), (2, TwoSitesLaw)):
+        federation = Federation(pieces[M], outcomes_of(turns(M)), "SCAFFLSA")
+        np.testing.assert_allclose(
+            law(federation).errors(np.ones(1), 6), EverySiteLaw(federation).errors(np.ones(1), 6), rtol=1e-10
+        )
+        assert law(federation).left_out == 0
+    alone = EachSiteLaw(Federation(pieces[2], outcomes_of(turns(2)), "SCAFFLSA"))
+    assert 0.1 < alone.left_out <= 1
+
+
+@pytest.mark.parametrize(
+    ("M", "step_size", "radius"), [(1, 0.1, 1.070), (1, 0.3, 1.840), (2, 0.3, 1.490), (4, 0.3, 1.087)]
+)
+def test_what_diverges_in_the_mean_square_is_called_unstable(M, step_size, radius):
+    """Radii by enumeration. The mean converges in every case."""
+    prediction = predict(turns(M), fh.SCAFFLSA(step_size, 5))
+    assert prediction.growth < 1
+    assert not prediction.stable
+    assert prediction.stability == "mean square, exact"
+    assert abs(prediction.mean_square_radius - radius) < 6e-4
+
+
+@pytest.mark.parametrize(("M", "step_size", "floor"), [(1, 0.05, 10.70), (2, 0.1, 9.94)])
+def test_floors_of_methods_with_memory_are_those_of_enumeration(M, step_size, floor):
+    prediction = predict(turns(M), fh.SCAFFLSA(step_size, 5))
+    assert prediction.basis == "exact"
+    assert prediction.left_out == 0
+    assert abs(prediction.floor / floor - 1) < 1e-3
+
+
+def test_the_largest_step_of_a_method_with_memory_is_that_of_the_mean_square():
+    limit = predict(turns(1), fh.SCAFFLSA(0.05, 5)).max_step_size
+    alone = predict(turns(1), fh.LocalSA(0.05, 5)).max_step_size
+    assert limit.kind == alone.kind == "mean square, exact"
+    assert abs(limit / alone - 1) < 1e-3
+
+
+def test_independent_observations_need_one_state_and_have_the_law_of_a_chain_without_memory():
+    problem, pieces = fh.problems.finite_sum.random(2, 3, 1, key=1).iid(), derive(fh.SCAFFLSA(0.1, 4), 2, 1)
+    one, many = (
+        EverySiteLaw(Federation(pieces, outcomes_of(problem, by_state=by_state), "SCAFFLSA"))
+        for by_state in (False, True)
+    )
+    assert (one.federation.num_states, many.federation.num_states) == (1, 3)
+    each = EachSiteLaw(many.federation)  # nothing is left out, as no state says anything about the future
+    for law in (many, each):
+        np.testing.assert_allclose(one.errors(np.ones(1), 5), law.errors(np.ones(1), 5), rtol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "sentence"),
+    [
+        (fh.Compressed(fh.LocalSA(0.1, 2), fh.codecs.TopK(0.5)), "random, or not affine"),
+        (fh.MultilevelSA(0.1, samples=8), "random, or not affine"),
+    ],
+    ids=["not affine", "random"],
+)
+def test_what_cannot_be_derived_is_refused_with_a_reason(algorithm, sentence):
+    with pytest.raises(NotDerivedError, match=sentence):
+        derive(algorithm, 2, 3)
+
+
+def test_live_variables_are_as_few_as_possible():
+    """Two steps of theta + eta G from a message: the point, and the displacement that is the reply."""
+    eta = 0.1
+    J = np.array([[1, 0, 0], [1, eta, 0], [0, eta, eta]])  # points and reply by message and values
+    part = realise(J, [0, 1], 1)
+    assert [call.point.tolist() for call in part.calls] == [[1.0], [1.0, 0.0]]
+    np.testing.assert_allclose(part.calls[0].enter, [eta, eta])
+    np.testing.assert_allclose(part.end @ part.calls[1].carry, [[0.0, 1.0]], atol=1e-12)
+
+
+def test_a_law_that_leaves_something_out_says_so(monkeypatch):
+    problem, algorithm = turns(4), fh.SCAFFLSA(0.1, 5)
+    exact = sites_law(problem, algorithm)
+    monkeypatch.setattr(sites, "PRODUCT", 0.0)
+    with pytest.warns(PredictionWarning, match=r"may be off by .* \(pairs\) neglects some joint effects"):
+        prediction = predict(problem, algorithm)
+    error = abs(prediction.floor / exact.stationary().square - 1)
+    assert 0.03 < error < prediction.left_out < 1
