@@ -201,12 +201,12 @@ def much_faster(problem, algorithm, rounds, target, theta=None):
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_choices_reach_their_target_on_random_problems_and_no_neighbour_is_much_faster(family):
-    """Thirty problems in all. One of six may miss, none by more than a fifth, each by more than 3 standard errors.
+    """Twenty problems in all. One of four may miss, none by more than a fifth, each by more than 3 standard errors.
 
-    The neighbours of two choices out of six are run, as each costs six further simulations.
+    The neighbours of one choice of a family are run, as each costs six further simulations.
     """
     hits = 0
-    for key in range(6):
+    for key in range(4):
         make, target = FAMILIES[family]
         theta = (problem := make(key)).theta_star + 1
         choice = choose(problem, target=target, local_steps=GRID, theta=theta)
@@ -214,9 +214,9 @@ def test_choices_reach_their_target_on_random_problems_and_no_neighbour_is_much_
         error, spread = reached(problem, best, rounds, theta)
         hits += error[-1] < target + 3 * spread[-1]
         assert error[-1] < 1.2 * target + 3 * spread[-1], (key, best, rounds)
-        for other in neighbours(best) if key < 2 and hasattr(best, "local_steps") else ():
+        for other in neighbours(best) if key == 0 and hasattr(best, "local_steps") else ():
             assert not much_faster(problem, other, rounds, target, theta), (key, best, other, rounds)
-    assert hits >= 5
+    assert hits >= 3
 
 
 @pytest.mark.slow

@@ -1,12 +1,10 @@
 """Late updates."""
 
-import json
-
 import numpy as np
 import pytest
 
 from fedhsa.experiments.field.delays import Delays
-from fedhsa.experiments.study.base import Outcome, Runner
+from fedhsa.experiments.study.base import Outcome
 
 STUDY = Delays()
 
@@ -61,13 +59,3 @@ def test_uniform_delays_lose_stability_where_the_formula_says():
 
     for part, stable in ((0.95, True), (1.05, False)):
         assert (largest(part * np.pi**2 / 2 / 200, 200) < 1) == stable
-
-
-@pytest.mark.slow
-def test_a_run_gives_what_is_kept_on_disk():
-    tiny = Delays(max_delay=3, max_delays=(3,), rounds=40, seeds=2, num_states=5, dim=2)
-    outcome = tiny.run(Runner())
-    assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
-    assert {label: error.shape for label, error in outcome.arrays.items()} == dict.fromkeys(
-        ("none", "adaptive 3", "vanilla 3"), (2, 41)
-    )

@@ -1,12 +1,10 @@
 """SCAFFLSA's Garnet figure."""
 
-import json
-
 import numpy as np
 import pytest
 
 from fedhsa.experiments.field.garnet import MANY, METHODS, Garnet
-from fedhsa.experiments.study.base import Outcome, Runner
+from fedhsa.experiments.study.base import Outcome
 
 STUDY = Garnet()
 
@@ -63,12 +61,3 @@ def test_the_longest_rounds_get_more_samples():
     samples = {case.local_steps: case.samples for case in STUDY.cases()}
     assert samples[100] == STUDY.samples
     assert samples[10000] == STUDY.least_rounds * 10000
-
-
-@pytest.mark.slow
-def test_a_run_gives_what_is_kept_on_disk():
-    sizes = {"num_agents": 2, "many_agents": 2, "local_steps": (), "equal_steps": (3,), "further_steps": 3}
-    outcome = Garnet(**sizes, samples=30, least_rounds=4, seeds=2, few_seeds=2).run(Runner())
-    assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
-    assert outcome.arrays["equal, N = 2, H = 3/FedHSA"].shape == (2, 11)
-    assert outcome.arrays["heterogeneous, Markov, N = 2, H = 3/SCAFFLSA/mean"].shape == (2, 8)

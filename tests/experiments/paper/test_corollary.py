@@ -1,14 +1,13 @@
 """The step of Corollary 1, inside and outside its condition."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
 
 import fedhsa as fh
 from fedhsa.experiments.paper.corollary import Corollary, Point, outside_parts, over_plateau
-from fedhsa.experiments.study.base import Outcome, Runner
+from fedhsa.experiments.study.base import Outcome
 from fedhsa.theory import bounds, constants
 
 STUDY = Corollary()
@@ -96,21 +95,6 @@ def test_sweeps_meet_in_one_point():
         sweeps = [set(sweep) for sweep in study._sweeps().values()]
         assert set.intersection(*sweeps) == {study._middle()}
     assert STUDY._middle() == Point(12, 6, 3000)
-
-
-@pytest.mark.slow
-def test_a_run_gives_what_is_kept_on_disk():
-    study = Corollary(
-        seeds=3, round_sweep=(40, 80), local_step_sweep=(2,), copy_sweep=(1,), outside_rounds=8, outside_copies=(1, 1)
-    )
-    outcome = study.run(Runner())
-    assert outcome.arrays["inside/error"].shape == (2, 3)
-    assert outcome.arrays["outside/error"].shape == (2, 3)
-    assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
-    # every run has noise of its own: equal settings do not give equal errors
-    assert (outcome.arrays["outside/error"][0] != outcome.arrays["outside/error"][1]).all()
-    step = fh.corollary_step(constants(study.instance.build()).mu, 4, 2, 40)
-    assert outcome.arrays["inside/step"][0] == step
 
 
 def test_flat_errors_pass():

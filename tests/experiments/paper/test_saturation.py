@@ -7,7 +7,7 @@ import pytest
 
 from fedhsa import statistics
 from fedhsa.experiments.paper.saturation import Saturation
-from fedhsa.experiments.study.base import Outcome, Runner
+from fedhsa.experiments.study.base import Outcome
 
 STUDY = Saturation()
 LEVEL = 0.01
@@ -126,12 +126,3 @@ def test_every_run_is_made_once_and_every_sweep_is_in_order():
         assert [points[k].H for k in study.rows("H")] == list(study.local_step_sweep)
         assert [points[k].step for k in study.rows("step")] == list(study.step_sweep)
         assert study.local_step_sweep[-1] == 2 * study.local_step_sweep[-2]
-
-
-@pytest.mark.slow
-def test_a_run_gives_what_is_kept_on_disk():
-    study = Saturation(seeds=3, copies=(1, 2), step_sweep=(0.1,), local_step_sweep=(20,), samples=40)
-    outcome = study.run(Runner())
-    assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
-    assert outcome.arrays["error"].shape == (4, 3)
-    assert outcome.arrays["bias"].shape == (4, 3, 2)

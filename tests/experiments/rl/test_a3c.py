@@ -1,12 +1,10 @@
 """A3C with more and more workers."""
 
-import json
-
 import numpy as np
 import pytest
 
 from fedhsa.experiments.rl.a3c import A3C, crossing
-from fedhsa.experiments.study.base import Outcome, Runner
+from fedhsa.experiments.study.base import Outcome
 
 STUDY = A3C()
 
@@ -51,12 +49,3 @@ def test_figure_and_sentences_are_made_from_what_was_kept():
     assert len(STUDY.draw(made()).axes) == 3
     assert "power -1.0" in STUDY.summary(made())[1]
     assert len({len(column) for column in STUDY.table(made()).values()}) == 1
-
-
-@pytest.mark.slow
-def test_a_run_gives_what_is_kept_on_disk():
-    sizes = {"num_states": 4, "num_actions": 2, "dim": 2, "agents": (1, 2), "updates": 200, "seeds": 2}
-    tiny = A3C(**sizes, variants=("i.i.d.", "Markov, late"))
-    outcome = tiny.run(Runner())
-    assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
-    assert outcome.arrays["i.i.d./2/part"].shape == (2, 51)

@@ -1,12 +1,10 @@
 """Fed-DVR-Q: samples and bits until an error."""
 
-import json
-
 import numpy as np
 import pytest
 
 from fedhsa.experiments.rl.fed_dvr_q import Case, DoublyReduced
-from fedhsa.experiments.study.base import Outcome, Runner
+from fedhsa.experiments.study.base import Outcome
 
 STUDY = DoublyReduced()
 
@@ -62,13 +60,3 @@ def test_exchanges_and_samples_are_those_of_the_schedule():
     local, rounds = STUDY.synq(0.02)
     assert rounds == 4 * 41
     assert local.local_steps == method.rounds * 8 // rounds
-
-
-@pytest.mark.slow
-def test_a_run_gives_what_is_kept_on_disk():
-    tiny = DoublyReduced(
-        seeds=2, synq_seeds=2, agents=(1, 2), num_agents=2, discounts=(0.5,), recentring=(1, 2), batch=4
-    )
-    outcome = tiny.run(Runner())
-    assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
-    assert outcome.arrays["M = 2, discount 0.9"].shape == (2, 84)

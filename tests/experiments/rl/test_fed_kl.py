@@ -1,12 +1,10 @@
 """FedKL beside its limits."""
 
-import json
-
 import numpy as np
 import pytest
 
 from fedhsa.experiments.rl.fed_kl import LOOKS, KLPenalties
-from fedhsa.experiments.study.base import Outcome, Runner
+from fedhsa.experiments.study.base import Outcome
 
 STUDY = KLPenalties()
 
@@ -42,12 +40,3 @@ def test_fed_prox_and_fed_avg_are_fed_kl_without_the_price_on_the_distance():
     assert [float(methods[name].sigma) for name in LOOKS] == [1e-3, 0.0, 0.0]
     assert [float(methods[name].proximal) for name in LOOKS] == [0.0, 0.01, 0.0]
     assert methods["FedKL"].distance_target == pytest.approx(5 * 0.03**0.5)
-
-
-@pytest.mark.slow
-def test_a_run_gives_what_is_kept_on_disk():
-    pytest.importorskip("gymnax")
-    sizes = {"seeds": 2, "rounds": 2, "local_steps": 2, "steps": (0.01,), "num_agents": 2, "batch": 2, "horizon": 5}
-    outcome = KLPenalties(**sizes).run(Runner())
-    assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
-    assert outcome.arrays["FedProx, 0.01"].shape == (2, 3)

@@ -1,12 +1,10 @@
 """FedSVRPG-M."""
 
-import json
-
 import numpy as np
 import pytest
 
 from fedhsa.experiments.rl.fed_svrpg import ALL, FedSVRPG, drift_label
-from fedhsa.experiments.study.base import Outcome, Runner
+from fedhsa.experiments.study.base import Outcome
 
 STUDY = FedSVRPG()
 
@@ -69,12 +67,3 @@ def test_figure_and_sentences_are_made_from_what_was_kept():
     assert len(STUDY.draw(made()).axes) == 3
     assert "to the power -1.00" in STUDY.summary(made())[0]
     assert len({len(column) for column in STUDY.table(made()).values()}) == 1
-
-
-@pytest.mark.slow
-def test_a_run_gives_what_is_kept_on_disk():
-    sizes = {"agents": (2,), "num_agents": 2, "iterations": 40, "exact_iterations": 160, "horizon": 3}
-    outcome = FedSVRPG(seeds=2, heterogeneity=(1.0,), step_sizes=(0.5,), clips=(1.2, ALL), **sizes).run(Runner())
-    assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
-    assert outcome.arrays["N = 2"].shape == outcome.arrays["FedPG, step 0.5, gap"].shape == (2, 3)
-    assert outcome.arrays[drift_label(1.0, 1.0, 10.0)].shape == (1, 3)

@@ -1,12 +1,10 @@
 """Averages weighed by visits."""
 
-import json
-
 import numpy as np
 import pytest
 
 from fedhsa.experiments.rl.importance import Importance
-from fedhsa.experiments.study.base import Outcome, Runner
+from fedhsa.experiments.study.base import Outcome
 
 STUDY = Importance()
 
@@ -57,13 +55,3 @@ def test_figure_and_sentences_are_made_from_what_was_kept():
     assert len(STUDY.draw(made()).axes) == 2
     assert "stays at 0.03 and 0.0" in STUDY.summary(made())[0]
     assert len({len(column) for column in STUDY.table(made()).values()}) == 1
-
-
-@pytest.mark.slow
-def test_a_run_gives_what_is_kept_on_disk():
-    few = {"num_agents": 2, "num_actions": 2, "sweep_agents": (2,), "sweep_steps": (0.1,), "sweep_rounds": 10}
-    outcome = Importance(seeds=2, rounds=10, local_steps=3, **few).run(Runner())
-    assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
-    shapes = {name: curve.shape for name, curve in outcome.arrays.items()}
-    assert shapes.pop("2 agents, step 0.1") == (2, 2, 4)
-    assert shapes == dict.fromkeys(("importance", "equal", "FedHSA"), (2, 3))

@@ -1,12 +1,10 @@
 """FedNPG-ADMM beside FedNPG."""
 
-import json
-
 import numpy as np
 import pytest
 
 from fedhsa.experiments.rl.npg import NaturalGradients
-from fedhsa.experiments.study.base import Outcome, Runner
+from fedhsa.experiments.study.base import Outcome
 
 STUDY = NaturalGradients()
 
@@ -35,10 +33,3 @@ def test_figure_and_sentences_are_made_from_what_was_kept():
     assert len(STUDY.draw(made()).axes) == 2
     assert "sends 15 numbers per agent and iteration instead of 240" in STUDY.summary(made())[1]
     assert len({len(column) for column in STUDY.table(made()).values()}) == 1
-
-
-@pytest.mark.slow
-def test_a_run_gives_what_is_kept_on_disk():
-    outcome = NaturalGradients(seeds=2, rounds=4, num_agents=2, batch=2, horizon=5, plain_step=None).run(Runner())
-    assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
-    assert outcome.arrays["FedNPG-ADMM"].shape == (2, 3)

@@ -1,12 +1,10 @@
 """One average at the end."""
 
-import json
-
 import numpy as np
 import pytest
 
 from fedhsa.experiments.rl.one_shot import NUM_STATES, START, OneShot, label
-from fedhsa.experiments.study.base import Outcome, Runner
+from fedhsa.experiments.study.base import Outcome
 
 STUDY = OneShot()
 
@@ -51,13 +49,3 @@ def test_figure_and_sentences_are_made_from_what_was_kept():
     assert len(STUDY.draw(made()).axes) == 3
     assert "at the source's step 0.001" in STUDY.summary(made())[1].lower()
     assert len({len(column) for column in STUDY.table(made()).values()}) == 1
-
-
-@pytest.mark.slow
-def test_a_run_gives_what_is_kept_on_disk():
-    tiny = OneShot(seeds=2, agents=(1, 2), traces=(0.5,), episodes=3, more_episodes=4)
-    outcome = tiny.run(Runner())
-    assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
-    assert outcome.arrays[label(0.5, 2, 0.001)].shape == (2, 4, NUM_STATES)
-    begun = START - np.tile(np.arange(1, 6) / 6, (2, 1))
-    np.testing.assert_allclose(outcome.arrays[label(0.5, 2, 0.05)][:, 0], begun, atol=1e-12)

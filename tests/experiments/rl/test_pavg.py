@@ -1,14 +1,12 @@
 """PAvg in heterogeneous environments, and the loop of its public code."""
 
-import json
-
 import numpy as np
 import pytest
 import scipy.special
 
 import fedhsa as fh
 from fedhsa.experiments.rl.pavg import SETTINGS, PAvg, complementary
-from fedhsa.experiments.study.base import Outcome, Runner
+from fedhsa.experiments.study.base import Outcome
 
 STUDY = PAvg()
 
@@ -109,12 +107,3 @@ def test_the_public_rule_stops_few_local_steps_on_the_way():
     steady = [public_loop(model, start, E, 256, rate=0.05, decay=1.0)[2][-1] for E in (1, 32)]
     assert ends[0] < ends[1] - 0.02
     assert abs(steady[0] - steady[1]) < 0.02
-
-
-@pytest.mark.slow
-def test_a_run_gives_what_is_kept_on_disk():
-    tiny = PAvg(seeds=2, kappas=(0.0, 1.0), worlds=("random",), table_steps=32, local_steps=(32,))
-    outcome = tiny.run(Runner())
-    assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
-    assert outcome.arrays["ProjPAvg, E = 32"].shape == (2, 31)
-    assert outcome.arrays["random, SoftPAvg, 1, centre"].shape == (2,)

@@ -1,12 +1,10 @@
 """QAvg in heterogeneous environments."""
 
-import json
-
 import numpy as np
 import pytest
 
 from fedhsa.experiments.rl.qavg import QAvg, returns, times
-from fedhsa.experiments.study.base import Outcome, Runner
+from fedhsa.experiments.study.base import Outcome
 
 STUDY = QAvg()
 
@@ -85,11 +83,3 @@ def test_returns_in_the_nominal_environment_are_those_of_the_source_and_those_of
     found = returns(5, 300, 0.6, 0)
     assert abs(found["centre"].mean() - 133.957) < 4 * found["centre"].std() / np.sqrt(300) < 0.05
     assert found["cohort"].mean() < 133.5
-
-
-@pytest.mark.slow
-def test_a_run_gives_what_is_kept_on_disk():
-    tiny = QAvg(seeds=2, local_steps=(1, 2), iterations=8, num_states=2, num_actions=2, kappas=(0.0,), cohorts=2)
-    outcome = tiny.run(Runner())
-    assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
-    assert outcome.arrays["FedHSA, E = 2"].shape == (2, 5)

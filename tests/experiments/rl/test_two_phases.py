@@ -1,12 +1,10 @@
 """The two phases of federated Q-learning."""
 
-import json
-
 import numpy as np
 import pytest
 
 from fedhsa.experiments.rl.two_phases import TwoPhases, label, mazes
-from fedhsa.experiments.study.base import Outcome, Runner
+from fedhsa.experiments.study.base import Outcome
 
 STUDY = TwoPhases()
 
@@ -70,12 +68,3 @@ def test_mazes_differ_in_walls_and_share_rewards():
     assert (model.transitions[0] != model.transitions[1]).any()
     assert (model.rewards == model.rewards[:1]).all()
     assert set(np.unique(model.rewards)) == {0.0, 1.0}
-
-
-@pytest.mark.slow
-def test_a_run_gives_what_is_kept_on_disk():
-    tiny = TwoPhases(seeds=2, step_sizes=(0.5,), local_steps=(1, 2), num_agents=2, size=2, discount=0.5)
-    outcome = tiny.run(Runner())
-    assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
-    assert len(outcome.arrays) == len(outcome.facts["rows"]) == 7
-    assert outcome.arrays[label("FedHSA", 2, 0.5)].shape == (2, 17)

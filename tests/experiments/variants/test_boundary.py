@@ -1,11 +1,9 @@
 """Too many local steps."""
 
-import json
-
 import numpy as np
 import pytest
 
-from fedhsa.experiments.study.base import Outcome, Runner
+from fedhsa.experiments.study.base import Outcome
 from fedhsa.experiments.variants.boundary import NAMES, Boundary
 from fedhsa.experiments.variants.contraction import fed_hsa_boundary, one_exchange_boundary
 from fedhsa.statistics import growth
@@ -84,11 +82,3 @@ def test_two_scalars_have_their_boundaries_where_formulas_put_them():
     step = one_exchange_boundary(SLOPES, H)
     S = (1 - (1 - step * a) ** H) / a
     assert (S * (a - a.mean())).mean() == pytest.approx(-1, rel=1e-9)
-
-
-@pytest.mark.slow
-def test_a_run_gives_what_is_kept_on_disk():
-    tiny = Boundary(local_steps=(3,), others=(), parts=(0.5,), num_agents=2, dim=2, num_states=4, rounds=30, seeds=2)
-    outcome = tiny.run(Runner())
-    assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
-    assert all(c.verdict == "pass" for c in tiny.checks(outcome) if c.name.endswith("boundary"))

@@ -1,8 +1,5 @@
 """Compressed FedHSA."""
 
-import dataclasses
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +7,7 @@ import pytest
 
 import fedhsa as fh
 from fedhsa._types import precision
-from fedhsa.experiments.study.base import Outcome, Runner
+from fedhsa.experiments.study.base import Outcome
 from fedhsa.experiments.variants.compressed import FEEDBACK, NOISY, PLAIN, CompressedStudy
 from fedhsa.theory import predict
 from fedhsa.theory.laws import compression as laws
@@ -136,20 +133,6 @@ def test_codecs_that_leave_nothing_out_leave_no_error():
     everything = laws.top_k(4)
     assert laws.feedback_floor(AGENTS, everything, 0.02, 3, rounds=60) < 1e-25
     assert np.linalg.norm(laws.fixed_point(AGENTS, everything, scale=0.02, rounds=400)) < 1e-12
-
-
-@pytest.mark.slow
-def test_a_run_gives_what_is_kept_on_disk(monkeypatch):
-    tiny = dataclasses.replace(STUDY, seeds=2, num_agents=3, dim=4, steps=(0.01, 0.02), rounds=20, copies=2)
-    monkeypatch.setattr(
-        "fedhsa.experiments.variants.compressed.METHODS", {"TopK, error": (fh.codecs.TopK(0.3), "error")}
-    )
-    monkeypatch.setattr("fedhsa.experiments.variants.compressed.NOISY", [PLAIN, "TopK, error"])
-    monkeypatch.setattr(CompressedStudy, "_laws", lambda self, problem: {})  # which have tests of their own
-    monkeypatch.setattr("fedhsa.experiments.variants.compressed.repeated", lambda problem, copies: problem)
-    outcome = tiny.run(Runner())
-    assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
-    assert outcome.arrays["TopK, error/noise 0.02"].shape == (2, 3)
 
 
 def test_figure_sentences_and_table_are_made_from_what_was_kept():

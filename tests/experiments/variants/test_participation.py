@@ -1,13 +1,12 @@
 """FedHSA with some of the agents."""
 
 import functools
-import json
 
 import numpy as np
 import pytest
 
 import fedhsa as fh
-from fedhsa.experiments.study.base import Outcome, Runner
+from fedhsa.experiments.study.base import Outcome
 from fedhsa.experiments.variants.participation import ALL, FED, Participation
 from fedhsa.theory import predict
 from fedhsa.theory.laws import participation as laws
@@ -127,20 +126,6 @@ def test_with_noise_the_law_is_h_times_what_the_page_says(all_answer):
     expected = laws.first_order_floor(noise, 1e-5, factor)
     found = floor(2, 1e-5, 6, 1.0, equal=True, all_answer_first=all_answer)
     assert found == pytest.approx(expected, rel=1e-3)
-
-
-@pytest.mark.slow
-def test_a_run_gives_what_is_kept_on_disk(monkeypatch):
-    """One curve and one pair of prices: every other simulation is one more compilation of the same kind."""
-    first = Participation._silent
-    monkeypatch.setattr(Participation, "_silent", lambda self, problem: [next(first(self, problem))])
-    monkeypatch.setattr(Participation, "_noisy", lambda self, problem, sigma: [])
-    monkeypatch.setattr(Participation, "_zero", lambda self, runner, problem: {})
-    study = Participation(seeds=4, num_agents=4, dim=2, counts=(2,), rounds=60, noise=(1.0,))
-    outcome = study.run(Runner())
-    assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
-    assert {len(column) for column in study.table(outcome).values()} == {1}
-    assert np.isfinite(outcome.facts["price"]["1"][ALL]["rounds"])
 
 
 def test_figure_and_sentences_are_made_from_what_was_kept():
