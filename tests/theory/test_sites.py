@@ -113,12 +113,12 @@ class Halved(fh.LocalSA):
 @pytest.mark.parametrize(
     ("one", "other", "M"),
     [
-        (fh.SCAFFLSA(0.1, 3), fh.LocalSA(0.1, 3), 1),
-        (fh.SCAFFOLD(0.1, 3), fh.SCAFFLSA(0.1, 3), 2),
-        (fh.OneExchangeFedHSA(0.1, 3), fh.SCAFFOLD(0.1, 3, option=1), 2),
         (Halved(0.1, 3), fh.LocalSA(0.1, 3, 0.5), 2),
+        pytest.param(fh.SCAFFLSA(0.1, 3), fh.LocalSA(0.1, 3), 1, marks=pytest.mark.slow),
+        pytest.param(fh.SCAFFOLD(0.1, 3), fh.SCAFFLSA(0.1, 3), 2, marks=pytest.mark.slow),
+        pytest.param(fh.OneExchangeFedHSA(0.1, 3), fh.SCAFFOLD(0.1, 3, option=1), 2, marks=pytest.mark.slow),
     ],
-    ids=["SCAFFLSA alone is SA", "SCAFFOLD is SCAFFLSA", "one exchange is SCAFFOLD 1", "half a step"],
+    ids=["half a step", "SCAFFLSA alone is SA", "SCAFFOLD is SCAFFLSA", "one exchange is SCAFFOLD 1"],
 )
 def test_methods_that_are_the_same_have_the_same_law(one, other, M):
     problem = fh.problems.td.random(num_agents=M, num_states=2, dim=2, laziness=0.7, key=3)
@@ -151,7 +151,11 @@ def test_one_site_is_exact_for_one_agent_and_pairs_for_two():
 
 
 @pytest.mark.parametrize(
-    ("M", "step_size", "radius"), [(1, 0.1, 1.070), (1, 0.3, 1.840), (2, 0.3, 1.490), (4, 0.3, 1.087)]
+    ("M", "step_size", "radius"),
+    [
+        (4, 0.3, 1.087),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 0.1, 1.070), (1, 0.3, 1.840), (2, 0.3, 1.490))),
+    ],
 )
 def test_what_diverges_in_the_mean_square_is_called_unstable(M, step_size, radius):
     """Radii by enumeration. The mean converges in every case."""
@@ -162,7 +166,9 @@ def test_what_diverges_in_the_mean_square_is_called_unstable(M, step_size, radiu
     assert abs(prediction.mean_square_radius - radius) < 6e-4
 
 
-@pytest.mark.parametrize(("M", "step_size", "floor"), [(1, 0.05, 10.70), (2, 0.1, 9.94)])
+@pytest.mark.parametrize(
+    ("M", "step_size", "floor"), [(2, 0.1, 9.94), pytest.param(1, 0.05, 10.70, marks=pytest.mark.slow)]
+)
 def test_floors_of_methods_with_memory_are_those_of_enumeration(M, step_size, floor):
     prediction = predict(turns(M), fh.SCAFFLSA(step_size, 5))
     assert prediction.basis == "exact"

@@ -14,11 +14,12 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 
 from ... import tree
 from ..._types import precision
-from ...algorithms import AbstractAlgorithm, Exchange, Replies, Round
+from ...algorithms import AbstractAlgorithm, Replies, Round
 from ...algorithms.base import split
 from ...problems import AbstractAgent
 from ...sources import Silent
@@ -110,7 +111,9 @@ class _Probe(AbstractAgent):
         return self._answer(theta, MEAN)
 
     def _answer(self, theta, place):
-        self.seen.append((int(place), theta))
+        if len(self.seen) == len(self.values):
+            raise NotDerivedError("A round calls the operator very often.")
+        self.seen.append((place, theta))
         return self.values[len(self.seen) - 1].reshape(theta.shape)
 
 
@@ -130,7 +133,7 @@ def derive(algorithm: AbstractAlgorithm, num_agents: int, dim: int, *, known: Pi
 
     `known` are those of the same algorithm with another step size, for which all of this was checked.
     """
-    with precision(), jax.disable_jit():
+    with precision():
         try:
             return _derive(tree.to_device(algorithm, "float64"), num_agents, dim, known)
         except NotDerivedError:
@@ -142,20 +145,26 @@ def derive(algorithm: AbstractAlgorithm, num_agents: int, dim: int, *, known: Pi
 
 
 def _derive(algorithm: AbstractAlgorithm, num_agents: int, dim: int, known: Pieces | None) -> Pieces:
-    name, nothing = type(algorithm).__name__, jnp.zeros(1)
+    name = type(algorithm).__name__
 
     def init(theta):
         return tuple(_flat(floats(part)[0])[0] for part in algorithm.init(theta))
 
-    server, memory = (np.asarray(x).reshape(-1) for x in jax.jacfwd(init)(nothing))
-    if any(np.asarray(x).any() for x in init(nothing)):
+    (server, memory), constants = ([np.asarray(x).reshape(-1) for x in init(jnp.full(1, at))] for at in (1.0, 0.0))
+    if any(x.any() for x in constants):
         raise NotDerivedError(f"{name} starts from numbers other than its parameter.")
 
-    def round(side: float, index: int, asked: list) -> list[_Watched]:
-        return [_Watched(algorithm, exchange, num_agents, side, index, asked) for exchange in algorithm.exchanges]
+    def round(side: float, d: int, asked: list) -> list[_Watched]:
+        return [_Watched(algorithm, k, num_agents, side, d, asked) for k in range(len(algorithm.exchanges))]
+
+    asked: list[float] = []
+    watched = {0.5: round(0.5, 1, asked)}
+    edges = np.unique([0.0, 1.0, *asked])
+    sides = (edges[:-1] + edges[1:]) / 2
+    watched |= {side: round(side, 1, []) for side in sides if side not in watched}
 
     def steps(side: float, index: int) -> tuple[Step, ...]:
-        found = tuple(watched.step(dim, checked=known is None) for watched in round(side, index, []))
+        found = tuple(exchange.step(index) for exchange in watched[side])
         w, m = server[:, None], np.tile(memory[:, None], (num_agents, 1, 1))
         for step in found:
             w, m = apply(step, w, m, lambda agent, call, point: 0 * point)
@@ -163,33 +172,30 @@ def _derive(algorithm: AbstractAlgorithm, num_agents: int, dim: int, known: Piec
             raise NotDerivedError(f"{name} moves at the root even without noise.")
         return found
 
-    asked: list[float] = []
-    for watched in round(0.5, LATER[0], asked):
-        watched.once()
-    edges = np.unique([0.0, 1.0, *asked])
-    sides = (edges[:-1] + edges[1:]) / 2
     rounds = tuple(steps(side, LATER[0]) for side in sides)
-
-    def alike(side: float, index: int, found: tuple[Step, ...]) -> bool:
-        return all(w.does(step, 1, agents=(0,), keys=2) for w, step in zip(round(side, index, []), found, strict=True))
-
-    if known is not None:
-        starts_alike = [a is b for a, b in zip(known.first, known.rounds, strict=True)]
+    if known is None:
+        for side, found in zip(sides, rounds, strict=True):
+            whole_round = zip(round(side, dim, []), watched[side], found, strict=True)
+            for here, there, step in whole_round:
+                if not here.does(step, [LATER[0]] * KEYS):
+                    raise NotDerivedError(f"A round of {name} is random, or not affine with equal coefficients.")
+                if not there.does(step, LATER):
+                    raise NotDerivedError(f"The rounds of {name} depend on the number of the round.")
+        alike = [
+            all(exchange.does(step, [0]) for exchange, step in zip(watched[side], found, strict=True))
+            for side, found in zip(sides, rounds, strict=True)
+        ]
     else:
-        if not all(alike(side, index, found) for side, found in zip(sides, rounds, strict=True) for index in LATER[1:]):
-            raise NotDerivedError(f"The rounds of {name} depend on the number of the round.")
-        starts_alike = [alike(side, 0, found) for side, found in zip(sides, rounds, strict=True)]
-    first = tuple(
-        found if same else steps(side, 0) for side, found, same in zip(sides, rounds, starts_alike, strict=True)
-    )
-    show = jax.jacfwd(lambda w: whole(*_filled(algorithm, 0, w, 1)).theta)(jnp.zeros(len(server)))
-    return Pieces(rounds, np.diff(edges), first, server, memory, np.asarray(show).reshape(-1), algorithm.block_length)
+        alike = [a is b for a, b in zip(known.first, known.rounds, strict=True)]
+    first = tuple(found if same else steps(side, 0) for side, found, same in zip(sides, rounds, alike, strict=True))
+    show = np.stack([_filled(algorithm, 0, row, 1).theta[0] for row in jnp.eye(len(server))])
+    return Pieces(rounds, np.diff(edges), first, server, memory, show, algorithm.block_length)
 
 
-def _filled(algorithm: AbstractAlgorithm, which: int, values: Any, d: int) -> tuple[Any, Any]:
-    """Returns the server's state (0) or an agent's memory (1) with these numbers, and the rest of it."""
+def _filled(algorithm: AbstractAlgorithm, which: int, values: Any, d: int) -> Any:
+    """Returns the server's state (0) or an agent's memory (1) with these numbers."""
     numbers, rest = floats(algorithm.init(jnp.zeros(d))[which])
-    return _flat(numbers)[1](values), rest
+    return whole(_flat(numbers)[1](values), rest)
 
 
 def _flat(numbers: Any) -> tuple[Any, Callable]:
@@ -197,123 +203,135 @@ def _flat(numbers: Any) -> tuple[Any, Callable]:
     return ravel_pytree(numbers) if jax.tree.leaves(numbers) else (jnp.zeros(0), lambda x: numbers)
 
 
+def _traced(function: Callable, *examples: Any) -> tuple[Callable, int]:
+    """Returns a function for many rows of arguments, and the length of its result.
+
+    Loops are traced step by step, so that what happens in them can be recorded, and then compiled once.
+    """
+    with jax.disable_jit():
+        closed = jax.make_jaxpr(function)(*examples)
+    run = jax.jit(jax.vmap(jaxpr_as_fun(closed)))
+    return lambda *rows: np.asarray(run(*rows)[0]), closed.out_avals[0].shape[0]
+
+
 class _Watched:
-    """An exchange whose functions act on flat vectors, `d` numbers for each coefficient."""
+    """An exchange whose functions act on flat vectors, `d` numbers for each coefficient, for many rows of arguments."""
 
-    def __init__(self, algorithm, exchange: Exchange, num_agents: int, side: float, index: int, asked: list):
-        self.algorithm, self.exchange, self.num_agents = algorithm, exchange, num_agents
-        self.side, self.index, self.asked, self.name = side, index, asked, type(algorithm).__name__
-        self.server, self.memory = (len(_flat(floats(x)[0])[0]) for x in algorithm.init(jnp.zeros(1)))
-        self.message = len(self.sent(jnp.zeros(self.server))[0])
+    def __init__(self, algorithm: AbstractAlgorithm, number: int, num_agents: int, side: float, d: int, asked: list):
+        self.algorithm, self.exchange, self.name = algorithm, algorithm.exchanges[number], type(algorithm).__name__
+        self.num_agents, self.d, self.coin = num_agents, d, (side, asked)
+        self.p, self.q = (len(_flat(floats(x)[0])[0]) for x in algorithm.init(jnp.zeros(1)))
+        zero, self.most = jnp.asarray(0), 4 * algorithm.block_length + 8
+        self.send, length = _traced(lambda *row: self._sent(*row)[0], jnp.zeros(self.p * d), zero, zero, zero)
+        self.inputs = length // d + self.q
+        self.calls, self.shape = 0, (lambda x: x)
+        values = jnp.zeros((self.inputs + self.most) * d)
+        self.local, length = _traced(self._local, values, zero, zero, zero)
+        self.n = (length - self.calls) // d - self.calls - self.q
+        replies = jnp.zeros((num_agents, self.n * d))
+        self.gather, _ = _traced(self._gathered, jnp.zeros(self.p * d), replies, zero, zero)
 
-    def shared(self, key: int, agent: int | None = None) -> Round:
+    def _shared(self, key: Any, index: Any, agent: Any = None) -> Round:
         own = None if agent is None else jax.random.key(1000 + key)
-        return _Coin(jnp.asarray(self.index), jax.random.key(key), own, agent, self.num_agents, (self.side, self.asked))
+        return _Coin(index, jax.random.key(key), own, agent, self.num_agents, self.coin)
 
-    def sent(self, w: Any, agent: int = 0, d: int = 1, key: int = 0) -> tuple[Any, Callable]:
+    def _sent(self, w: Any, agent: Any, key: Any, index: Any) -> tuple[Any, Callable]:
         """Returns an agent's message, and the function that unflattens it."""
-        own, deliver = split(self.exchange.send(whole(*_filled(self.algorithm, 0, w, d)), self.shared(key)))
+        own, deliver = split(self.exchange.send(_filled(self.algorithm, 0, w, self.d), self._shared(key, index)))
         numbers, rest = floats(deliver([jax.tree.map(lambda x: x[agent], entries) for entries in own]))
         flat, shape = _flat(numbers)
         return flat, lambda x: whole(shape(x), rest)
 
-    def local(self, values: Any, agent: int = 0, d: int = 1, key: int = 0) -> tuple[Any, list[int], Callable]:
-        """Returns points, reply and memory, the places of the calls, and the function that unflattens a reply."""
-        _, unflatten = self.sent(jnp.zeros(self.server * d), agent, d, key)
-        message, memory, given = jnp.split(values, [self.message * d, (self.message + self.memory) * d])
-        probe = _Probe(Silent(), given.reshape(-1, d), [])
-        numbers, rest = _filled(self.algorithm, 1, memory, d)
+    def _local(self, values: Any, agent: Any, key: Any, index: Any) -> Any:
+        """Returns the places of all calls, their points, reply and memory."""
+        d, q = self.d, self.q
+        _, unflatten = self._sent(jnp.zeros(self.p * d), agent, key, index)
+        message, memory, given = jnp.split(values, [(self.inputs - q) * d, self.inputs * d])
+        probe, before = _Probe(Silent(), given.reshape(-1, d), []), _filled(self.algorithm, 1, memory, d)
         block = jnp.arange(self.algorithm.block_length)
-        reply, kept = self.exchange.local(
-            unflatten(message), whole(numbers, rest), probe, block, self.shared(key, agent)
-        )
-        (flat, others), (kept, counted) = floats(reply), floats(kept)
-        before, after = jax.tree.leaves(rest), jax.tree.leaves(counted)
-        if jax.tree.leaves(others) or any(np.any(a != b) for a, b in zip(before, after, strict=True)):
+        reply, after = self.exchange.local(unflatten(message), before, probe, block, self._shared(key, index, agent))
+        (reply, others), (after, counted) = floats(reply), floats(after)
+        if jax.tree.leaves(others) or not _same(floats(before)[1], counted):
             raise NotDerivedError(f"An agent of {self.name} counts rounds, or replies with whole numbers.")
-        flat, shape = _flat(flat)
-        points = [point.reshape(-1) for _, point in probe.seen]
-        return jnp.concatenate([*points, flat, _flat(kept)[0]]), [place for place, _ in probe.seen], shape
+        flat, self.shape = _flat(reply)
+        self.calls = len(probe.seen)
+        places = jnp.array([jnp.asarray(place, values.dtype) for place, _ in probe.seen])
+        return jnp.concatenate([places, *(point.reshape(-1) for _, point in probe.seen), flat, _flat(after)[0]])
 
-    def gathered(self, w: Any, replies: Any, shape: Callable, d: int = 1, key: int = 0) -> Any:
+    def _gathered(self, w: Any, replies: Any, key: Any, index: Any) -> Any:
         """Returns the server's state after the agents' replies, `(M, n * d)`."""
-        numbers, rest = _filled(self.algorithm, 0, w, d)
-        stacked = Replies(jax.vmap(shape)(replies))
-        after, counted = floats(self.exchange.aggregate(whole(numbers, rest), stacked, self.shared(key)))
-        if any(np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (rest, counted)), strict=True)):
+        before = _filled(self.algorithm, 0, w, self.d)
+        stacked = Replies(jax.vmap(self.shape)(replies))
+        after, counted = floats(self.exchange.aggregate(before, stacked, self._shared(key, index)))
+        if not _same(floats(before)[1], counted):
             raise NotDerivedError(f"The server of {self.name} counts rounds.")
         return _flat(after)[0]
 
-    def once(self) -> None:
-        """Runs the exchange, so that its coin is asked for."""
-        *_, shape = self.local(self._nothing(0))
-        flat = self.local(self._nothing(0))[0]
-        n = len(flat) - len(self._places(0)) - self.memory
-        self.gathered(jnp.zeros(self.server), jnp.zeros((self.num_agents, n)), shape)
-
-    def step(self, dim: int, *, checked: bool) -> Step:
-        """Returns the exchange as matrices, and tries whether it does what they say if `checked`."""
-        M, w = self.num_agents, jnp.zeros(self.server)
-        send = jax.jacfwd(lambda w: jnp.stack([self.sent(w, i)[0] for i in range(M)]))(w)
-        part, shape, n = self._part(0)
-        keep, gather = jax.jacfwd(lambda w, r: self.gathered(w, r, shape), (0, 1))(w, jnp.zeros((M, n)))
-        found = Step(np.asarray(send), (part,) * M, np.asarray(keep), np.moveaxis(np.asarray(gather), 1, 0))
-        unlike = {i for i in range(1, M) if not self.does(found, 1, agents=(i,), keys=1, server=False)}
-        if unlike:  # some agents do something else
-            parts = tuple(self._part(i)[0] if i in unlike else part for i in range(M))
-            found = found._replace(parts=parts)
-        if checked and not self.does(found, dim, agents=(0, *unlike), keys=KEYS):
-            raise NotDerivedError(
-                f"A round of {self.name} is random, or not affine with equal coefficients everywhere."
-            )
-        return found
-
-    def _nothing(self, agent: int) -> Any:
-        return jnp.zeros(self.message + self.memory + len(self._places(agent)))
-
-    def _places(self, agent: int) -> list[int]:
-        most = 4 * self.algorithm.block_length + 8
-        return self.local(jnp.zeros(self.message + self.memory + most), agent)[1]
-
-    def _part(self, agent: int) -> tuple[Part, Callable, int]:
-        nothing = self._nothing(agent)
-        constant, places, shape = self.local(nothing, agent)
-        if np.any(constant):
+    def step(self, index: int) -> Step:
+        """Returns the exchange as matrices; it has one dimension."""
+        M, p, n, calls, agents = self.num_agents, self.p, self.n, self.calls, np.arange(self.num_agents)
+        sent = self.send(*_rows(np.tile(np.eye(p + 1, p), (M, 1)), np.repeat(agents, p + 1), 0, index))
+        sent = sent.reshape(M, p + 1, -1)
+        width, rng = self.inputs + calls, np.random.default_rng(0)
+        tried = rng.standard_normal(width)
+        values = np.concatenate([np.eye(width + 1, width), np.repeat(tried[None], M, axis=0)])
+        found = self.local(*_rows(self._padded(values), np.r_[np.zeros(width + 1, int), agents], 0, index))
+        places, found = found[0, :calls].astype(int).tolist(), found[:, calls:]
+        after = self.gather(*_rows(*self._units(), 0, index))
+        if sent[:, -1].any() or found[width].any() or after[-1].any():
             raise NotDerivedError(f"A round of {self.name} adds constants.")
-        J = np.asarray(jax.jacfwd(lambda x: self.local(x, agent)[0])(nothing))
-        return realise(J, places, self.message + self.memory), shape, len(J) - len(places) - self.memory
+        part = realise(found[:width].T, places, self.inputs)
+        parts = [part] * M
+        for i in agents[1:]:
+            if not _near(found[width + 1 + i], found[width + 1]):  # this agent does something else
+                own = self.local(*_rows(self._padded(values), np.full(len(values), i), 0, index))
+                parts[i] = realise(own[:width, calls:].T, own[0, :calls].astype(int).tolist(), self.inputs)
+        gather = np.moveaxis(after[p:-1].reshape(M, n, p), 1, 2)
+        return Step(np.moveaxis(sent[:, :-1], 1, 2), tuple(parts), after[:p].T, gather)
 
-    def does(self, step: Step, d: int, agents: Sequence[int], *, keys: int, server: bool = True) -> bool:
-        """Returns whether the exchange does what `step` says, in `d` dimensions, at two scales and with some keys."""
-        rng, shape = np.random.default_rng(0), None
-        for key in range(keys):
-            scale = 1e3 if key % 2 else 1.0
-            for agent in agents:
-                part = step.parts[agent]
-                inputs = self.message + self.memory
-                x = scale * rng.standard_normal((inputs + len(part.calls), d))
-                try:
-                    found, places, shape = self.local(jnp.asarray(x.reshape(-1)), agent, d, key)
-                except IndexError:  # it calls the operator more often
-                    return False
-                live, seen = part.begin @ x[:inputs], []
-                for call, value in zip(part.calls, x[inputs:], strict=True):
-                    seen.append(call.point @ live)
-                    live = call.carry @ live + np.outer(call.enter, value)
-                expected = np.concatenate([*seen, (part.end @ live).ravel()])
-                if places != [call.place for call in part.calls] or not _near(np.asarray(found), expected):
-                    return False
-            if server:
-                M, p, n = step.gather.shape
-                w, r = scale * rng.standard_normal((p, d)), scale * rng.standard_normal((M, n, d))
-                flat = jnp.asarray(w.reshape(-1))
-                assert shape is not None
-                after = np.asarray(self.gathered(flat, jnp.asarray(r.reshape(M, -1)), shape, d, key))
-                messages = np.concatenate([self.sent(flat, i, d, key)[0] for i in range(M)])
-                expected = step.keep @ w + np.einsum("ipn,ind->pd", step.gather, r)
-                if not _near(after, expected.ravel()) or not _near(messages, (step.send @ w).ravel()):
-                    return False
-        return True
+    def _padded(self, values: np.ndarray) -> np.ndarray:
+        """Adds values of calls that do not happen."""
+        more = (self.inputs + self.most) * self.d - values.shape[1]
+        return np.pad(values, ((0, 0), (0, more)))
+
+    def _units(self) -> tuple[np.ndarray, np.ndarray]:
+        """Every direction of the server's state and of the replies, and none."""
+        p, size = self.p, self.num_agents * self.n
+        rows = np.eye(p + size + 1, p + size)
+        return rows[:, :p], rows[:, p:].reshape(-1, self.num_agents, self.n)
+
+    def does(self, step: Step, indices: Sequence[int]) -> bool:
+        """Returns whether the exchange does what `step` says, in rounds of these numbers, with a key for each."""
+        rng, d, M, count = np.random.default_rng(0), self.d, self.num_agents, len(indices)
+        scale, keys = np.where(np.arange(count) % 2, 1e3, 1.0)[:, None, None], np.arange(count)
+        others = [i for i, part in enumerate(step.parts) if part is not step.parts[0]]
+        for agent in (0, *others):
+            part = step.parts[agent]
+            x = scale * rng.standard_normal((count, self.inputs + len(part.calls), d))
+            live, seen = part.begin @ x[:, : self.inputs], []
+            for n, call in enumerate(part.calls):
+                seen.append((call.point @ live).reshape(count, d))
+                live = call.carry @ live + call.enter[:, None] * x[:, self.inputs + n, None]
+            expected = np.concatenate([*seen, (part.end @ live).reshape(count, -1)], axis=1)
+            rows = _rows(self._padded(x.reshape(count, -1)), np.full(count, agent), keys, indices)
+            found, places = self.local(*rows), [call.place for call in part.calls]
+            if self.calls != len(places) or not _near(found, np.column_stack([np.tile(places, (count, 1)), expected])):
+                return False
+        w, r = scale * rng.standard_normal((count, self.p, d)), rng.standard_normal((count, M, self.n, d))
+        after = self.gather(*_rows(w.reshape(count, -1), r.reshape(count, M, -1), keys, indices))
+        sent = self.send(*_rows(w.reshape(count, -1), np.zeros(count, int), keys, indices))
+        expected = step.keep @ w + np.einsum("ipn,cind->cpd", step.gather, r)
+        return _near(after, expected.reshape(count, -1)) and _near(sent, (step.send[0] @ w).reshape(count, -1))
+
+
+def _rows(first: np.ndarray, *others: Any) -> list[np.ndarray]:
+    """Returns arguments for as many rows as the first has; numbers are repeated."""
+    return [first, *(x if np.ndim(x) > 1 else np.broadcast_to(np.asarray(x), (len(first),)) for x in others)]
+
+
+def _same(before: Any, after: Any) -> bool:
+    """Returns whether the whole numbers of a state were left alone."""
+    return all(a is b for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True))
 
 
 def apply(step: Step, server: np.ndarray, memory: np.ndarray, operator: Callable) -> tuple[np.ndarray, np.ndarray]:
