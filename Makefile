@@ -12,12 +12,9 @@ EXTRAS := $(subst gymnax$(comma),,$(EXTRAS))
 endif
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS) --editable
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
-# Tests whose time goes into simulations, and pages, run programs compiled as users have them; others compile quickly,
-# one more at a time than there are workers and beginning with those of Flower and Ray, which mostly wait.
+# Tests whose time goes into simulations, and pages, run programs compiled as users have them; others compile quickly.
 PROVEN_BY_RUNS := tests/theory tests/experiments tests/cli/test_reproduce.py tests/test_confidence.py tests/test_docs.py \
 	tests/test_examples.py tests/test_notebooks.py
-OTHERS := $(filter-out tests/deploy/ tests/__pycache__/ $(PROVEN_BY_RUNS) $(addsuffix /,$(PROVEN_BY_RUNS)),\
-	$(wildcard tests/*/) $(wildcard tests/test_*.py))
 SLOW := JAX_DISABLE_MOST_OPTIMIZATIONS=0 XLA_FLAGS= $(BIN)/python -m pytest
 # The compiler comes from PyPI and goes when the wheel is built; the header it needs is that of the JAX installed here.
 NATIVE := PIP_CONSTRAINT=$(CURDIR)/$(CONSTRAINTS) $(BIN)/python -m pip install --quiet --disable-pip-version-check ./native
@@ -65,8 +62,7 @@ test: .venv/ready  ## run the tests
 	$(PYTEST) -m 'not slow'
 
 test-slow: .venv/ready  ## run the long tests; PART='--slice 3/8' runs a part of them
-	$(BIN)/python -m pytest -n $$(($(WORKERS) + 1)) --dist worksteal -m slow $(PART) \
-	  tests/deploy $(OTHERS) $(foreach proven,$(PROVEN_BY_RUNS),--ignore=$(proven)); quick=$$?; \
+	$(PYTEST) -m slow $(PART) $(foreach proven,$(PROVEN_BY_RUNS),--ignore=$(proven)); quick=$$?; \
 	$(SLOW) -m slow $(PART) $(PROVEN_BY_RUNS) -n $(WORKERS) --dist worksteal && exit $$quick
 
 test-slice: .venv/ready  ## run an eighth of the long tests, another one after each commit; SLICE=3 runs the third

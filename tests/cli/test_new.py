@@ -81,7 +81,7 @@ def test_what_new_writes_passes_its_tests_and_every_command_takes_it(here, capsy
     assert set(manifest["files"]) == {"waiting.py", "half_hsa.py"}
     target = ["--target", "0.1", "--no-plot"]
     assert main(["analyze", "waiting.py:build", *few, "--algorithm", "half_hsa.py:HalfHSA", *target]) == 0
-    assert "--algorithm half_hsa.py:HalfHSA" in capsys.readouterr().out.replace("\n", " ")
+    assert re.search("--algorithm '?half_hsa.py:HalfHSA", capsys.readouterr().out.replace("\n", " "))
     short = ["--samples", "100", "--seeds", "2", "--grid", "2", "--tuning-seeds", "1"]
     assert main(["compare", "waiting.py:build", *few, "--algorithm", "half_hsa.py:HalfHSA", "FedHSA", *short]) == 0
     steps = ["--over", "step_size=[0.01,0.02]", "--rounds", "5", "--seeds", "2"]

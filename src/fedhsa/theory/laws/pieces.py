@@ -34,8 +34,10 @@ LATER = (1, 2, 3, 10, 1009)
 """Rounds that must be alike; the first round of a run may differ."""
 
 
-KEYS = 6
-"""The number of keys with which an agent's round is tried, to notice one that is random."""
+KEYS, ROWS = 6, 64
+"""The number of keys with which an agent's round is tried, to notice one that is random; rows computed at a time."""
+REMEMBERED = 64
+"""The number of methods that are not checked again at another step size."""
 
 
 class NotDerivedError(TypeError):
@@ -128,14 +130,26 @@ class _Coin(Round):
         return jnp.asarray(value < probability)
 
 
-def derive(algorithm: AbstractAlgorithm, num_agents: int, dim: int, *, known: Pieces | None = None) -> Pieces:
+_known: dict[Any, Pieces] = {}
+"""The pieces of methods at one of their step sizes, for which everything was checked."""
+
+
+def derive(algorithm: AbstractAlgorithm, num_agents: int, dim: int) -> Pieces:
     """Returns the pieces of an algorithm; raises `NotDerivedError` if its rounds are random, unlike or not affine.
 
-    `known` are those of the same algorithm with another step size, for which all of this was checked.
+    This is checked once for all step sizes.
     """
+    leaves, structure = jax.tree_util.tree_flatten_with_path(algorithm)
+    settings = [(str(path), np.asarray(x).tobytes()) for path, x in leaves if "step_size" not in str(path[-1])]
+    which = (structure, tuple(settings), num_agents, dim)
     with precision():
         try:
-            return _derive(tree.to_device(algorithm, "float64"), num_agents, dim, known)
+            found = _derive(tree.to_device(algorithm, "float64"), num_agents, dim, _known.get(which))
+            if which not in _known:
+                if len(_known) >= REMEMBERED:
+                    _known.pop(next(iter(_known)))
+                _known[which] = found
+            return found
         except NotDerivedError:
             raise
         except (TypeError, ValueError, IndexError, AttributeError, NotImplementedError, AssertionError) as error:
@@ -211,7 +225,13 @@ def _traced(function: Callable, *examples: Any) -> tuple[Callable, int]:
     with jax.disable_jit():
         closed = jax.make_jaxpr(function)(*examples)
     run = jax.jit(jax.vmap(jaxpr_as_fun(closed)))
-    return lambda *rows: np.asarray(run(*rows)[0]), closed.out_avals[0].shape[0]
+
+    def many(*rows: np.ndarray) -> np.ndarray:
+        count = len(rows[0])
+        more = -count % ROWS  # so that other numbers of rows need no other program
+        return np.asarray(run(*(np.concatenate([x, np.repeat(x[-1:], more, axis=0)]) for x in rows))[0])[:count]
+
+    return many, closed.out_avals[0].shape[0]
 
 
 class _Watched:

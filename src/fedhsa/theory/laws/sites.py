@@ -663,14 +663,11 @@ def sites_law(
     assert law is not None
     if M > MOST_AGENTS or M * law.num_outcomes * problem.dim**2 > ROOM:
         raise TooLargeError(f"The law of {name} on this problem would take long.")
-    if like is not None:
-        federation = Federation(derive(algorithm, M, problem.dim, known=like.pieces), like.outcomes, name)
-    else:
-        pieces = derive(algorithm, M, problem.dim)
-        try:
-            federation = Federation(pieces, outcomes_of(problem), name)
-        except NotDerivedError:
-            federation = Federation(pieces, outcomes_of(problem, by_state=True), name)
+    pieces = derive(algorithm, M, problem.dim)
+    try:
+        federation = Federation(pieces, outcomes_of(problem) if like is None else like.outcomes, name)
+    except NotDerivedError:
+        federation = Federation(pieces, outcomes_of(problem, by_state=True), name)
     if federation.num_states == 1 or federation.work(M) <= PRODUCT:
         return EverySiteLaw(federation)
     if federation.work(1) * M > SITES:
