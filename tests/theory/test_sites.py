@@ -128,6 +128,7 @@ def test_methods_that_are_the_same_have_the_same_law(one, other, M):
     np.testing.assert_allclose(*[law.stationary().square for law in laws], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_permuted_agents_and_relabelled_states_change_nothing():
     problem = fh.problems.finite_sum.random(3, 2, 2, key=1, laziness=0.5)
     agents, chain = problem.agents, problem.agents.source
@@ -176,6 +177,7 @@ def test_floors_of_methods_with_memory_are_those_of_enumeration(M, step_size, fl
     assert abs(prediction.floor / floor - 1) < 1e-3
 
 
+@pytest.mark.slow
 def test_the_largest_step_of_a_method_with_memory_is_that_of_the_mean_square():
     limit = predict(turns(1), fh.SCAFFLSA(0.05, 5)).max_step_size
     alone = predict(turns(1), fh.LocalSA(0.05, 5)).max_step_size

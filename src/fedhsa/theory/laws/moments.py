@@ -174,10 +174,10 @@ class MomentLaw(AbstractSteppedLaw):
     def dim(self) -> int:
         """$d$."""
 
-    def enter(self, start):
+    def enter(self, start) -> Any:
         return self.begin(np.append(start, 1.0))
 
-    def step(self, state):
+    def step(self, state) -> Any:
         return self._after(state)
 
     def seen(self, state):

@@ -87,11 +87,11 @@ def outcomes_of(problem: Problem, *, by_state: bool = False) -> Outcomes:
 
 
 class Action(NamedTuple):
-    """Calls at one observation, and whether the chain then moves; `count` times in a row."""
+    """Calls at one observation, and whether the chain then moves; some `times` in a row."""
 
     calls: tuple[Call, ...]
     moves: bool
-    count: int
+    times: int
 
 
 def actions_of(step: Step, at: int, last: bool, length: int, again: set[int]) -> tuple[list[list[Action]], int]:
@@ -130,7 +130,7 @@ def _grouped(actions: Sequence[Action]) -> list[Action]:
     found: list[Action] = []
     for action in actions:
         if found and _equal(found[-1], action):
-            found[-1] = found[-1]._replace(count=found[-1].count + 1)
+            found[-1] = found[-1]._replace(times=found[-1].times + 1)
         else:
             found.append(action)
     return found
@@ -162,7 +162,7 @@ class Walk:
         self.matrix = None
         if self.S * max(sizes) ** 2 <= MATRIX:
             self.matrix = self._product([self._second(*both) for both in self.maps], self.S * sizes[0] ** 2)
-        kernels = [np.linalg.matrix_power(agent.flow.sum(1), a.count) for a in actions if a.moves]
+        kernels = [np.linalg.matrix_power(agent.flow.sum(1), a.times) for a in actions if a.moves]
         self.kernel = functools.reduce(np.matmul, kernels, np.eye(self.S)).T
         self.sizes = sizes
 
@@ -209,10 +209,10 @@ class Walk:
         found = np.eye(size)
         for matrix, (_, action) in zip(matrices, self.maps, strict=True):
             if matrix is None:
-                kernel = np.linalg.matrix_power(self.agent.flow.sum(1), action.count).T
+                kernel = np.linalg.matrix_power(self.agent.flow.sum(1), action.times).T
                 matrix = np.kron(kernel, np.eye(len(found) // self.S))
-            elif action.count > 1:
-                matrix = np.linalg.matrix_power(matrix, action.count)
+            elif action.times > 1:
+                matrix = np.linalg.matrix_power(matrix, action.times)
             found = matrix @ found
         return found
 
@@ -232,7 +232,7 @@ class Walk:
             m = math.isqrt(flat.shape[-1] // self.S)
             return flat.reshape(*X.shape[:-3], self.S, m, m)
         for map, action in self.maps:
-            for _ in range(action.count):
+            for _ in range(action.times):
                 if not action.calls:
                     P = self.agent.flow.sum(1).T
                     X = (P @ X.reshape(*X.shape[:-2], -1)).reshape(X.shape)
@@ -649,9 +649,7 @@ def _amplified(gaps: list[tuple[float, float]], law: EachSiteLaw | TwoSitesLaw) 
     return min(sum(number * abs(gap) for number, gap in gaps) / floor / (1 - radius), 1.0) if floor > 0 else 0.0
 
 
-def sites_law(
-    problem: Problem, algorithm: AbstractAlgorithm, like: Federation | None = None
-) -> MomentLaw | TwoSitesLaw:
+def sites_law(problem: Problem, algorithm: AbstractAlgorithm, like: Federation | None = None) -> SitesLaw | TwoSitesLaw:
     """Returns the best fast law of an affine method on finite chains.
 
     `like` is the federation of the same method with another step size, if there is one.
