@@ -62,7 +62,7 @@ test: .venv/ready  ## run the tests
 	$(PYTEST) -m 'not slow'
 
 test-slow: .venv/ready  ## run the long tests; PART='--slice 3/8' runs a part of them
-	$(PYTEST) -m slow $(PART) $(foreach proven,$(PROVEN_BY_RUNS),--ignore=$(proven)); quick=$$?; \
+	$(PYTEST) -m slow $(PART) $(PROVEN_BY_RUNS:%=--ignore=%); quick=$$?; \
 	$(SLOW) -m slow $(PART) $(PROVEN_BY_RUNS) -n $(WORKERS) --dist worksteal && exit $$quick
 
 test-slice: .venv/ready  ## run an eighth of the long tests, another one after each commit; SLICE=3 runs the third

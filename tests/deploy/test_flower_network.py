@@ -225,7 +225,7 @@ with network.Network(1, stock=True) as net:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
 def test_a_network_ends_with_the_process_that_started_it(app, number):
     user = subprocess.Popen([sys.executable, "-c", USER, str(app)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert user.stdout is not None

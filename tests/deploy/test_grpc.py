@@ -398,13 +398,11 @@ federate_on_grpc(Plan.from_json(plan), rounds=10**6, listen=listen, keys=keys, f
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("masked", [False, True])
-def test_a_run_of_processes_that_are_killed_is_the_run_in_memory_bit_for_bit_and_its_memory_is_flat(masked, tmp_path):
+def test_a_masked_run_of_killed_processes_is_the_run_in_memory_bit_for_bit_and_its_memory_is_flat(tmp_path):
     """Every node and the server are killed once; `benchmarks/endurance.py` does the same with 50 nodes."""
-    plan, listen, out = Plan(num_agents=3, dim=3, local_steps=3), f"127.0.0.1:{free_port()}", tmp_path / "out"
-    plan, own = plan.replace(secure_aggregation=masked), ["--secure-aggregation"] if masked else []
-    memory = []
-    with LocalNodes(3, listen, arguments=lambda number: own, logs=tmp_path / "logs") as local:
+    plan = Plan(num_agents=3, dim=3, local_steps=3, secure_aggregation=True)
+    listen, out, memory = f"127.0.0.1:{free_port()}", tmp_path / "out", []
+    with LocalNodes(3, listen, arguments=lambda number: ["--secure-aggregation"], logs=tmp_path / "logs") as local:
         words = [plan.to_json(), listen, str(local.keys / "server"), str(out)]
         with subprocess.Popen([sys.executable, "-P", "-c", SERVER, *words]) as server:
             eventually(lambda: b'"event": "round"' in (out / "log.jsonl").read_bytes(), 120)

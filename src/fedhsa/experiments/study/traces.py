@@ -41,7 +41,7 @@ def follow(
     prediction = foresee(problem, algorithm)
     if not prediction.stable:
         raise ValueError(
-            f"{type(algorithm).__name__} diverges with these settings (spectral radius "
+            f"{type(algorithm).__name__} is not stable with these settings, or may not be (spectral radius "
             f"{prediction.spectral_radius:.4g}). Use a `step_size` below {prediction.max_step_size:.3g}."
         )
     if not prediction.floor > 0 and not isinstance(problem.agents.source, Silent):
