@@ -7,6 +7,7 @@ because given these, the agents are independent. `simulate` is for what neither 
 with all products of two agents' states dropped, the approximation behind the one-site law.
 """
 
+import abc
 import functools
 import itertools
 from typing import NamedTuple
@@ -208,7 +209,7 @@ def _kron(a, b):
 # What follows from it.
 
 
-class Linear:
+class Linear(abc.ABC):
     """What follows from a linear map of moments (J, q, J, q), for chains in the long run and from a start.
 
     `weights` gives the blocks that belong to the event of certainty, for stationary chains or the given ones, and
@@ -218,8 +219,8 @@ class Linear:
     round: np.ndarray
     d: int
 
-    def weights(self, chains=None):
-        raise NotImplementedError
+    @abc.abstractmethod
+    def weights(self, chains=None) -> np.ndarray: ...
 
     @property
     def total(self):

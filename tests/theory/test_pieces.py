@@ -49,7 +49,7 @@ def test_a_stage_begins_with_the_round_of_its_number():
     law = StagedLaw([scalar(0.5), scalar(1.0, 3.0), scalar(0.5, 1.0)], begins=(2, 3))
     assert [m.mean[0] for m in law.path(np.array([8.0]), 5)] == [8.0, 4.0, 2.0, 5.0, 3.5, 2.75]
     assert law.stationary().mean[0] == 2.0
-    assert law.mean_square_radius() == (0.25, "exact")
+    assert law.mean_square_radius() == (0.25, "exact", None)
 
 
 def test_a_staged_law_leaves_out_what_its_worst_stage_does():

@@ -140,8 +140,13 @@ def divergence(name: str, algorithm: AbstractAlgorithm, growth: float, jacobians
 
 
 def explain_divergence(name: str, prediction: Prediction) -> str:
-    """Returns this sentence for a prediction, in which the mean square may diverge although the mean does not."""
+    """Returns this sentence for a prediction that is not stable, or may not be; its mean may still converge."""
     square = prediction.mean_square_radius
+    if prediction.stable is None:
+        return (
+            f"Whether {name} is stable with these settings is unknown: they are too close to the edge of stability. "
+            "Use a smaller step."
+        )
     if square is None or not prediction.spectral_radius < 1:
         return divergence(name, prediction.algorithm, prediction.spectral_radius, prediction.jacobians)
     largest = prediction.max_step_size

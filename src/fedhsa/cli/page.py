@@ -111,10 +111,10 @@ def _rows(analysis: Analysis) -> list[tuple[str, Callable[[Prediction], str]]]:
     rows: list[tuple[str, Callable[[Prediction], str]]] = [
         ("step size", lambda p: _given(p, "step_size")),
         ("local steps H", lambda p: _given(p, "local_steps")),
-        ("stable", lambda p: "yes" if p.stable else "NO"),
+        ("stable", lambda p: {True: "yes", False: "NO", None: UNKNOWN}[p.stable]),
         ("   judged by the", lambda p: p.stability),
         ("factor of the mean error per round", lambda p: f"{p.spectral_radius:.4g}"),
-        ("largest stable step at this H", lambda p: plain(p.max_step_size, unknown=UNKNOWN, infinite="any")),
+        ("largest stable step at this H", _largest_step),
         ("largest stable H at this step", _most_local_steps),
         ("factor of the r.m.s. error per round", lambda p: f"{p.rate:.4g}"),
         ("rounds to a tenth of the error", lambda p: plain(rounds_per_tenth(p), unknown=UNKNOWN, infinite="never")),
@@ -184,6 +184,13 @@ def _given(p: Prediction, name: str) -> str:
     return "" if value is None else f"{value:g}"
 
 
+def _largest_step(p: Prediction) -> str:
+    """Returns the limit; that of the mean says so, since that of the mean square may be far smaller."""
+    limit = p.max_step_size
+    known = limit.kind.startswith("mean square") or math.isnan(limit)
+    return plain(limit, unknown=UNKNOWN, infinite="any") + ("" if known else " (mean)")
+
+
 def _most_local_steps(p: Prediction) -> str:
     return "" if p.max_local_steps is None else plain(p.max_local_steps, unknown=UNKNOWN, infinite="any")
 
@@ -213,7 +220,7 @@ def _norm(bias: np.ndarray, p: Prediction) -> str:
 
 
 def _square(value: float, p: Prediction, *, root: bool = False) -> str:
-    if not p.stable:
+    if p.stable is False:
         return "-"
     if math.isnan(value):
         return UNKNOWN

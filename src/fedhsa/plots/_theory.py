@@ -373,12 +373,13 @@ def _trust(ax: "Axes", at: Any, values: np.ndarray, of: Prediction | Sequence[Pr
 
 
 def _last_stable(ax: "Axes", predictions: Mapping[str, Prediction], setting: str, palette: Mapping[str, str]) -> None:
-    """Draws a vertical line at the largest stable value if it is inside the axes."""
+    """Draws a vertical line at the largest stable value if it is inside the axes, another one if it is of the mean."""
     right = ax.get_xlim()[1]
     for name, p in predictions.items():
         last = {"step_size": p.max_step_size, "local_steps": p.max_local_steps}.get(setting)
         if last is not None and 0 < last <= 3 * right:
-            ax.axvline(last, color=palette.get(name, ink(0.6)), linestyle=DASHES, label="_last", **THIN)
+            style, label = (DOTS, "_last mean") if last.kind == "mean" else (DASHES, "_last")
+            ax.axvline(last, color=palette.get(name, ink(0.6)), linestyle=style, label=label, **THIN)
 
 
 def _say(ax: "Axes", words: str) -> None:
@@ -403,6 +404,7 @@ def _meanings(axes: Sequence["Axes"]) -> list[tuple[str, Any]]:
         "bias": ("part of the floor from bias", Line2D([], [], linestyle=DOTS, **grey)),
         "noise": ("part of the floor from noise", Line2D([], [], linestyle=DASH_DOTS, **grey)),
         "last": ("largest stable value", Line2D([], [], linestyle="none", marker="|", markersize=9, **grey)),
+        "last mean": ("largest value at which the mean is stable", Line2D([], [], marker=r"$\vdots$", **dot)),
         "here": ("these settings", Line2D([], [], marker="o", **dot)),
         "enough": ("agents beyond which more do not help", Line2D([], [], marker="D", **dot)),
         "off": ("size of what the law leaves out", Patch(color=ink(0.8), alpha=0.25, linewidth=0)),
@@ -422,9 +424,9 @@ def _legend(
     from matplotlib.lines import Line2D
 
     palette = session_colours(predictions)
+    verdict = {True: "", False: " (diverges)", None: " (stability unknown)"}
     methods = [
-        (shown[name] + ("" if p.stable else " (diverges)"), Line2D([], [], color=palette[name]))
-        for name, p in predictions.items()
+        (shown[name] + verdict[p.stable], Line2D([], [], color=palette[name])) for name, p in predictions.items()
     ]
     labels, handles = zip(*methods, *_meanings(figure.axes), strict=True)
     legend_above(figure, handles, labels, title, grow=grow, columns=4, first=len(methods))

@@ -528,7 +528,7 @@ class _Search:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PredictionWarning)  # the margin covers this error
             prediction = predict(self.problem, algorithm, samples=self.samples)
-        if prediction.basis == "mean" or math.isnan(prediction.floor):
+        if prediction.stable is not None and (prediction.basis == "mean" or math.isnan(prediction.floor)):
             raise _UnknownError(f"The noise around the mean of {type(algorithm).__name__} is unknown on this problem.")
         return prediction
 

@@ -26,7 +26,7 @@ from .laws.reported import predict_reported
 from .laws.unbiased import predict_unbiased
 from .maps.linearise import linearised
 from .maps.rounds import LocalRule, RoundMap, check_schedule, local_rule, require_rule
-from .prediction import Prediction
+from .prediction import Prediction, undecided
 from .samples.estimate import Estimates, estimates_of
 from .staged import staged
 
@@ -53,8 +53,10 @@ def predict(
     and for Markov chains whose product is small or whose agents are equal. On other finite chains it comes from the law
     of each agent, and of pairs of agents if these are few. For all other sources it is estimated from `samples`
     observations of every agent. The field `basis` states which of these applies, and `left_out` estimates the relative
-    error of the floor; above 3 % there is a `PredictionWarning`. Nonlinear operators are averaged over the distribution
-    of the agents inside their rounds and then linearised, with a warning if this may cause an error above 10 %.
+    error of the floor; above 3 % there is a `PredictionWarning`. Close to the edge of stability, where the law of a few
+    agents and the joint noise of all agents disagree, `stable` is None and there is no floor. Nonlinear operators are
+    averaged over the distribution of the agents inside their rounds and then linearised, with a warning if this may
+    cause an error above 10 %.
 
     All of this holds for FedHSA, LocalSA, SynchronisedSA and SA. It also holds if some agents are absent (`Partial`),
     or if replies are lost, fade or are compressed (`Lossy`, `OverTheAir`, `RandK`); on Markov chains the noise is then
@@ -151,6 +153,9 @@ def _from_knowledge(problem: Problem, algorithm: AbstractAlgorithm, rule: LocalR
         mean, covariance = law.stationary()
     except ValueError:
         return found | unstable(problem.dim)
+    radius = law.mean_square_radius()
+    if radius is not None and radius.stable is None:
+        return found | undecided(problem.dim)
     persistent, left_out = law.persistent_bias(), law.left_out
     if isinstance(law, CurvedLaw):
         heterogeneity, curved = law.heterogeneity_bias, law.curvature_bias
@@ -170,6 +175,18 @@ def _from_knowledge(problem: Problem, algorithm: AbstractAlgorithm, rule: LocalR
 def _doubts(found: Prediction) -> Iterator[str]:
     """Yields the reasons why the floor may be inaccurate."""
     law, name, kind = found.law, type(found.algorithm).__name__, type(found.problem.agents).__name__
+    radius = law.mean_square_radius() if found.stable is None else None
+    if found.stable is None and (radius is None or radius.stable is not None):
+        yield (
+            f"Whether {name} is stable is unknown: the method that it alters is not known to be stable, and there is "
+            "no law of altered replies on Markov chains that would tell. No floor is given. Use a smaller step size."
+        )
+    elif radius is not None:
+        yield (
+            f"Whether {name} is stable is unknown: by the law of a few agents the mean-square error is multiplied by "
+            f"{radius.value:.4g} per round, but by {radius.highest:.4g} in the joint noise of all agents. No floor is "
+            "given. Use a smaller step size."
+        )
     affine = law.law if isinstance(law, CurvedLaw) else found
     if found.stable and found.basis == "samples" and found.left_out > MUCH:
         yield (

@@ -21,6 +21,7 @@ from .stability import KINDS, Limit, largest_local_steps, largest_mean_square_st
 FLOAT_BYTES = 8
 FIRST_LOOK, LONGEST = 64, 4096
 """The initial and the largest number of rounds that are followed to find the round that reaches a target."""
+VERDICTS = {True: "yes", False: "no: the error grows", None: "unknown: too close to the edge of stability"}
 UNLIMITED = 1e12
 """A speed-up that lasts up to this number of agents counts as unlimited."""
 
@@ -52,8 +53,11 @@ class Prediction:
     agents`; estimates from `samples`; or the `mean` alone. With `mean`, the rate is that of the mean error, `error` is
     the squared norm of the mean error, and quantities that depend on the noise are NaN.
     """
-    stable: bool
-    """Whether the error stays bounded, in the mean and, if that is known, in the mean square (see `stability`)."""
+    stable: bool | None
+    """Whether the error stays bounded, in the mean and, if that is known, in the mean square (see `stability`).
+
+    It is None if that is unknown, near the edge of stability; then the floor is NaN.
+    """
     heterogeneity_bias: np.ndarray
     """The limit of the method without noise, minus the root, `(d,)`."""
     markov_bias: np.ndarray
@@ -171,7 +175,7 @@ class Prediction:
         """
         _check.number("num_agents", num_agents, above=0.0)
         if not self.stable:
-            return math.inf
+            return math.nan if self.stable is None else math.inf
         share = self.problem.num_agents / num_agents
         bias = self.persistent_bias + share * (self.bias - self.persistent_bias)
         return float(bias @ bias + share * self.noise_variance)
@@ -201,8 +205,13 @@ class Prediction:
         return total_cost(self.rounds_to(target, theta), self.cost, self.problem.num_agents)
 
     def rounds_to(self, target: float, theta: Any = None) -> float:
-        """Returns the first round after which the predicted error is at most `target`, or infinity."""
+        """Returns the first round after which the predicted error is at most `target`; infinity if there is none.
+
+        It is NaN if it is unknown whether the method is stable.
+        """
         _check.number("target", target, above=0.0)
+        if self.stable is None:
+            return math.nan
         floor = float(self.heterogeneity_bias @ self.heterogeneity_bias) if self.basis == "mean" else self.floor
         rounds = FIRST_LOOK
         while True:
@@ -222,7 +231,7 @@ class Prediction:
         rows = [
             ("algorithm", repr(self.algorithm)),
             ("problem", f"{problem.num_agents:,} agents, {problem.dim:,} parameters"),
-            ("stable", f"{'yes' if self.stable else 'no: the error grows'} ({self.stability})"),
+            ("stable", f"{VERDICTS[self.stable]} ({self.stability})"),
         ]
         if self.stable:
             rows += [
@@ -230,7 +239,8 @@ class Prediction:
                 ("floor", self._floor_in_words()),
                 ("agents that help", _agents_in_words(self.saturation_agents)),
             ]
-        doubt = f", may be off by {100 * self.left_out:.2g}{FIXED}%" if self.left_out > 0 else ""
+        off = 100 * self.left_out
+        doubt = f", may be off by {f'{off:.2g}' if off < 10 else f'{off:.0f}'}{FIXED}%" if off > 0 else ""
         return Table(("", ""), [*rows, ("known by", f"{known}{doubt}")])
 
     def _floor_in_words(self) -> str:
@@ -254,6 +264,13 @@ class Prediction:
         names += ("max_local_steps", "rate", "heterogeneity_bias", "markov_bias", "curvature_bias", "noise_variance")
         names += ("floor", "left_out", "saturation_agents", "interval")
         return {"algorithm": type(self.algorithm).__name__} | {name: plain(getattr(self, name)) for name in names}
+
+
+def undecided(dim: int) -> dict[str, Any]:
+    """Returns the fields of a prediction for a method that may be unstable."""
+    unknown = np.full(dim, np.nan)
+    names = ("heterogeneity_bias", "markov_bias", "curvature_bias", "persistent_bias")
+    return {"stable": None, "left_out": math.nan, "covariance": np.diag(unknown)} | dict.fromkeys(names, unknown)
 
 
 def total_cost(rounds: float, cost: Cost, num_agents: int) -> Reach:

@@ -167,7 +167,7 @@ def largest_mean_square_step(
         if found is None:
             return math.nan
         worst = max(worst, found.kind, key=kinds.index)
-        return min(found.value, 1e100) - 1
+        return min(found.highest, 1e100) - 1
 
     low = BELOW * base
     while not growth(low) < 0:

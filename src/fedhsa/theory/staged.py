@@ -47,7 +47,7 @@ class StagedLaw(AbstractSteppedLaw):
         return self.laws[-1].persistent_bias()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class StagedPrediction(Prediction):
     """A prediction for step sizes in stages: error curves cover all stages, the long run is that of the last stage."""
 

@@ -155,7 +155,7 @@ def _leaves_alone(law: CarriedNoiseLaw, responses: np.ndarray) -> bool:
     return float(np.abs(law.map.observe @ law.map.transition @ hidden).max()) <= CLOSE * float(np.abs(responses).max())
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class CarriedPrediction(Prediction):
     """A prediction from the joint map; `transition` and `offset` are those of its reachable part."""
 
@@ -215,9 +215,11 @@ def predict_carried(
     if chains is not None:
         law, basis, persistent = chains, chains.basis, unknown
         radius = chains.mean_square_radius()
-        stable = radius is not None and radius.value < 1
+        stable = radius is not None and radius.stable
         radius_at = functools.partial(_radius_on_chains, problem, chains)
-    if not stable:
+    if stable is None:
+        limit = persistent = markov = unknown
+    elif not stable:
         limit = persistent = np.full(d, np.inf)
         covariance, markov = np.diag(limit), nothing
     elif chains is not None:
@@ -238,7 +240,7 @@ def predict_carried(
         covariance=covariance,
         persistent_bias=persistent,
         interval=None,
-        left_out=math.nan if basis == "mean" else law.left_out,
+        left_out=math.nan if basis == "mean" or stable is None else law.left_out,
         radius_at=radius_at,
         transition=np.empty((0, 0)) if modes is None else modes.transition,
         offset=np.empty(0) if modes is None else modes.offset,

@@ -23,8 +23,9 @@ import numpy as np
 
 from ..._linear import transpose
 from ..maps.rounds import LocalRule
+from .field import field_radius
 from .finite import Edges
-from .moments import AbstractSteppedLaw, MomentLaw, Moments
+from .moments import AbstractSteppedLaw, MomentLaw, Moments, Radius
 
 QUICK = 2e7
 """The largest number of multiplications of a law that is evaluated at many step sizes."""
@@ -58,17 +59,21 @@ class Means(NamedTuple):
         return map
 
 
-def mean_rounds(edges: Edges, rule: LocalRule) -> Means:
-    """Returns the mean rounds of all agents, from first moments of the local error on the event of each state."""
+def mean_rounds(edges: Edges, rule: LocalRule, start: np.ndarray | None = None) -> Means:
+    """Returns the mean rounds of all agents, from first moments of the local error on the event of each state.
+
+    `start` is the distribution of the chains, stationary by default.
+    """
     eta, H, _, kappa = rule
-    d, pi = edges.dim, edges.stationary[..., None, None]
+    d, law = edges.dim, (edges.stationary if start is None else start)[..., None, None]
     inputs = np.eye(2 * d + 1)  # e, the average operator, 1
     e, g_bar, one = inputs[:d], inputs[d : 2 * d], inputs[-1]
-    a = edges.pushed(pi * e, pi[..., 0] * one)
-    y = edges.moved(pi * e) + eta * ((1 - kappa) * a + kappa * pi * g_bar)
+    a = edges.pushed(law * e, law[..., 0] * one)
+    y = edges.moved(law * (e + eta * kappa * g_bar)) + eta * (1 - kappa) * a
     anchor = a.sum(-3)
     for _ in range(H - 1):
-        y = edges.moved(y + eta * kappa * (pi * g_bar - a)) + eta * edges.pushed(y, pi[..., 0] * one)
+        law = edges.moved(law)
+        y = edges.moved(y + eta * kappa * (law * g_bar - a)) + eta * edges.pushed(y, law[..., 0] * one)
         a = edges.moved(a)
     end = y.sum(-3)
     return Means(end[..., :d], end[..., d:-1], end[..., -1], anchor[..., :d], anchor[..., -1])
@@ -171,6 +176,16 @@ class Agents:
         tau = weights @ np.broadcast_to((1 + second) / (1 - second), weights.shape)
         slowest = np.abs(np.linalg.eigvals(np.tensordot(weights, self.means.A, 1)).real).min()
         return float(self.rule.step_size * tau * np.linalg.norm(np.tensordot(weights, squares, 1), 2) / slowest)
+
+    @functools.cached_property
+    def field(self) -> float | None:
+        """The mean-square radius in the Gaussian field of all agents."""
+        edges, alpha, M, n = self.edges, self.rule.server_step, self.number, len(self.counts)
+        given = mean_rounds(edges.take(np.arange(n)[:, None]), self.rule, np.eye(edges.num_states)[None])
+        bar = self.means.sum(self.counts / M)
+        maps = alpha / M * (given.R + given.T @ bar.A + bar.T @ given.A)  # up to what is the same in all states
+        kernels = np.linalg.matrix_power(edges.transition, self.rule.local_steps)
+        return field_radius(self.mean_map[:-1, :-1], maps, self.counts, kernels, edges.stationary)
 
     def persistent_bias(self) -> np.ndarray:
         """The limit of infinitely many similar agents, minus the root."""
@@ -357,21 +372,23 @@ class OneSiteLaw(AbstractChainLaw):
     def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The error estimated from a few pairs of agents, or from the noise alone if pairs take long.
 
-        It is calibrated against products of chains and occupancies: 95 % of errors are smaller.
+        It is calibrated against products of chains and occupancies: 95 % of errors are smaller. It is amplified by what
+        the Gaussian field of all agents indicates.
         """
-        agents, M = self.agents, self.agents.number
+        agents, M, doubt = self.agents, self.agents.number, self.mean_square_radius().doubt
         if M == 1:
             return 0.0
         few = int(FEW_PAIRS / pair_work(agents))
         if few < 3:
             scale = 0.04 if agents.rule.correction else 0.015
-            return min(scale * agents.noise * (M - 1) / M**2, 1.0)
+            return (1 + min(scale * agents.noise * (M - 1) / M**2, 1.0)) * (1 + doubt) - 1
         gaps = np.array([pair.gap() / pair.number for pair in pairs_of(agents, min(few, 8))])
         gap = _part(M * (M - 1) / 2 * math.sqrt(np.mean(gaps**2)), self.settled().square)
-        return min(gap * (2 + 1.5 * math.sqrt(agents.noise) / M), 1.0)
+        return (1 + min(gap * (2 + 1.5 * math.sqrt(agents.noise) / M), 1.0)) * (1 + doubt) - 1
 
     def mean_square_radius(self):
-        return super().mean_square_radius()._replace(kind="exact" if self.agents.number == 1 else "estimate")
+        found = super().mean_square_radius()
+        return found if self.agents.number == 1 else Radius(found.value, "estimate", self.agents.field)
 
     def _through_responses(self, U: np.ndarray) -> np.ndarray:
         r"""$(\alpha_g / M)^2 \sum_i (E[T_i Z_i T_i^T] - \bar T_i Z_i \bar T_i^T)$, $Z_i$ the covariance of $\zeta$."""

@@ -92,7 +92,7 @@ class IndependentLaw(AbstractSteppedLaw):
         Small systems use their matrix; others use GMRES, preconditioned with the noiseless map $\Phi E \Phi^T$.
         """
         mean = limit_error(self.map, self.algorithm)
-        radius, _ = self.mean_square_radius()
+        radius = self.mean_square_radius().value
         require_stable(radius, type(self.algorithm).__name__, mean_square=True)
         d, Phi = len(mean), self.map.transition
         base = self._next(mean, np.zeros((d, d)))[1].ravel()

@@ -53,6 +53,23 @@ class Radius(NamedTuple):
     """The factor."""
     kind: str
     """`"exact"`, `"estimate"` or `"bound"`."""
+    field: float | None = None
+    """A second estimate, from the noise of all agents as a Gaussian field; None if the first one needs no other."""
+
+    @property
+    def highest(self) -> float:
+        """The larger of the estimates."""
+        return self.value if self.field is None else max(self.value, self.field)
+
+    @property
+    def doubt(self) -> float:
+        """The relative error of the floor if the larger estimate is right; floors go as 1 / (1 - radius)."""
+        return (1 - self.value) / (1 - self.highest) - 1 if self.highest < 1 else math.inf
+
+    @property
+    def stable(self) -> bool | None:
+        """Whether the mean-square error stays bounded; None if the estimates disagree."""
+        return None if self.value < 1 <= self.highest else self.value < 1
 
 
 class AbstractLaw(abc.ABC):
@@ -219,21 +236,21 @@ class MomentLaw(AbstractSteppedLaw):
     def _still(self) -> np.ndarray:
         """Returns the state that a round does not change."""
         base = self.begin(np.eye(self.dim + 1)[-1], stationary=True)
-        found, unknown = base.copy(), _entries(base, lambda i, j: (i < self.dim) | (j < self.dim))
+        found, unknown = np.triu(base), _entries(base, lambda i, j: i < self.dim)
         found[unknown] = fixed_point(self._part(unknown), self._after(base)[unknown])
-        return found
+        return _mirrored(found)
 
     @functools.cached_property
     def _square_radius(self) -> float:
         base = self.begin(np.zeros(self.dim + 1))
-        return radius(self._part(_entries(base, lambda i, j: (i < self.dim) & (j < self.dim))))
+        return radius(self._part(_entries(base, lambda i, j: j < self.dim)))
 
     def mean_square_radius(self) -> Radius:
         return Radius(self._square_radius, "exact")
 
     def mean_radius(self):
         base = self.begin(np.zeros(self.dim + 1))
-        return radius(self._part(_entries(base, lambda i, j: (i < self.dim) ^ (j < self.dim))))
+        return radius(self._part(_entries(base, lambda i, j: (i < self.dim) & (j == self.dim))))
 
     @functools.cached_property
     def _matrix(self) -> np.ndarray | None:
@@ -258,15 +275,15 @@ class MomentLaw(AbstractSteppedLaw):
         return self.round((blocks + blocks.swapaxes(-1, -2)) / 2)  # asymmetry due to rounding could grow
 
     def _part(self, entries: np.ndarray) -> Part:
-        """Returns the map restricted to some entries."""
+        """Returns the map restricted to some entries on or above the diagonal, which have equal ones below."""
         if self._matrix is not None:
-            places = np.flatnonzero(entries)
-            return self._matrix[np.ix_(places, places)]
+            places, twice = np.flatnonzero(entries), 2 - np.broadcast_to(np.eye(entries.shape[-1]), entries.shape)
+            return self._matrix[np.ix_(places, places)] * twice[entries]
 
         def after(values: np.ndarray) -> np.ndarray:
             blocks = np.zeros(entries.shape)
             blocks[entries] = values
-            return self.round((blocks + blocks.swapaxes(-1, -2)) / 2)[entries]
+            return self.round(_mirrored(blocks))[entries]
 
         return LinearOperator((entries.sum(),) * 2, matvec=lambda x: after(np.ravel(x)), dtype=np.float64)  # pyright: ignore[reportCallIssue]
 
@@ -277,5 +294,11 @@ class MomentLaw(AbstractSteppedLaw):
 
 
 def _entries(blocks: np.ndarray, which: Callable) -> np.ndarray:
-    """Returns the positions in the blocks of the entries `(i, j)` for which `which` holds."""
-    return np.broadcast_to(which(*np.ogrid[: blocks.shape[-2], : blocks.shape[-1]]), blocks.shape)
+    """Returns the positions in the blocks of the entries `(i, j)` on or above the diagonal for which `which` holds."""
+    i, j = np.ogrid[: blocks.shape[-2], : blocks.shape[-1]]
+    return np.broadcast_to((i <= j) & which(i, j), blocks.shape)
+
+
+def _mirrored(blocks: np.ndarray) -> np.ndarray:
+    """Returns symmetric blocks, from those that are zero below the diagonal."""
+    return blocks + np.tril(blocks.swapaxes(-1, -2), -1)

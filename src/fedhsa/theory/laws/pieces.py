@@ -37,7 +37,7 @@ LATER = (1, 2, 3, 10, 1009)
 KEYS, ROWS = 6, 64
 """The number of keys with which an agent's round is tried, to notice one that is random; rows computed at a time."""
 REMEMBERED = 64
-"""The number of methods that are not checked again at another step size."""
+"""The number of methods that are kept, so that another step size requires no other program."""
 
 
 class NotDerivedError(TypeError):
@@ -130,8 +130,22 @@ class _Coin(Round):
         return jnp.asarray(value < probability)
 
 
-_known: dict[Any, Pieces] = {}
-"""The pieces of methods at one of their step sizes, for which everything was checked."""
+class _Method(NamedTuple):
+    """A method whose rounds were checked at one step size, and traced with its step sizes as arguments."""
+
+    sides: np.ndarray
+    """A value of the coin for each of its outcomes."""
+    chances: np.ndarray
+    watched: tuple[tuple["_Watched", ...], ...]
+    """The exchanges of a round, for each outcome of the coin."""
+    alike: tuple[bool, ...]
+    """Whether the first round is like the others, for each outcome of the coin."""
+    server: np.ndarray
+    memory: np.ndarray
+    show: np.ndarray
+
+
+_known: dict[Any, _Method] = {}
 
 
 def derive(algorithm: AbstractAlgorithm, num_agents: int, dim: int) -> Pieces:
@@ -140,25 +154,42 @@ def derive(algorithm: AbstractAlgorithm, num_agents: int, dim: int) -> Pieces:
     This is checked once for all step sizes.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(algorithm)
-    settings = [(str(path), np.asarray(x).tobytes()) for path, x in leaves if "step_size" not in str(path[-1])]
+    own = ["step_size" in str(path[-1]) for path, _ in leaves]
+    settings = [np.asarray(x).tobytes() for (_, x), step in zip(leaves, own, strict=True) if not step]
     which = (structure, tuple(settings), num_agents, dim)
     with precision():
+        leaves = jax.tree.leaves(tree.to_device(algorithm, "float64"))
+        given = [x for x, step in zip(leaves, own, strict=True) if step]
+
+        def rebuilt(given: Sequence[Any]) -> AbstractAlgorithm:
+            steps = iter(given)
+            every = [next(steps) if step else x for x, step in zip(leaves, own, strict=True)]
+            return jax.tree.unflatten(structure, every)
+
         try:
-            found = _derive(tree.to_device(algorithm, "float64"), num_agents, dim, _known.get(which))
             if which not in _known:
+                found = _watch(rebuilt, given, num_agents, dim)
                 if len(_known) >= REMEMBERED:
                     _known.pop(next(iter(_known)))
                 _known[which] = found
-            return found
+            method = _known[which]
+            rounds = [_steps(method, side, given, LATER[0]) for side in range(len(method.sides))]
+            first = [r if method.alike[k] else _steps(method, k, given, 0) for k, r in enumerate(rounds)]
         except NotDerivedError:
             raise
-        except (TypeError, ValueError, IndexError, AttributeError, NotImplementedError, AssertionError) as error:
+        except (TypeError, ValueError, IndexError, AttributeError, NotImplementedError) as error:
+            # Anybody's method runs here, with an agent that has an operator and no data. What needs more fails in the
+            # ways of Python and JAX, and is a method without pieces; anything else is a fault of ours.
             raise NotDerivedError(
                 f"A round of {type(algorithm).__name__} cannot run with prescribed values of the operator: {error}"
             ) from error
+    shared = (method.server, method.memory, method.show)
+    return Pieces(tuple(rounds), method.chances, tuple(first), *shared, algorithm.block_length)
 
 
-def _derive(algorithm: AbstractAlgorithm, num_agents: int, dim: int, known: Pieces | None) -> Pieces:
+def _watch(rebuilt: Callable, given: list, num_agents: int, dim: int) -> _Method:
+    """Traces the exchanges of a method, and checks that all its rounds are alike and affine."""
+    algorithm = rebuilt(given)
     name = type(algorithm).__name__
 
     def init(theta):
@@ -167,43 +198,40 @@ def _derive(algorithm: AbstractAlgorithm, num_agents: int, dim: int, known: Piec
     (server, memory), constants = ([np.asarray(x).reshape(-1) for x in init(jnp.full(1, at))] for at in (1.0, 0.0))
     if any(x.any() for x in constants):
         raise NotDerivedError(f"{name} starts from numbers other than its parameter.")
+    show = np.stack([_filled(algorithm, 0, row, 1).theta[0] for row in jnp.eye(len(server))])
 
-    def round(side: float, d: int, asked: list) -> list[_Watched]:
-        return [_Watched(algorithm, k, num_agents, side, d, asked) for k in range(len(algorithm.exchanges))]
+    def round(side: float, d: int, asked: list) -> tuple[_Watched, ...]:
+        numbers = range(len(algorithm.exchanges))
+        return tuple(_Watched(rebuilt, given, k, num_agents, side, d, asked) for k in numbers)
 
     asked: list[float] = []
     watched = {0.5: round(0.5, 1, asked)}
     edges = np.unique([0.0, 1.0, *asked])
     sides = (edges[:-1] + edges[1:]) / 2
     watched |= {side: round(side, 1, []) for side in sides if side not in watched}
+    chosen = tuple(watched[side] for side in sides)
+    method = _Method(sides, np.diff(edges), chosen, (False,) * len(sides), server, memory, show)
+    alike = []
+    for k, side in enumerate(sides):
+        found = _steps(method, k, given, LATER[0])
+        for here, there, step in zip(round(side, dim, []), chosen[k], found, strict=True):
+            if not here.does(step, given, [LATER[0]] * KEYS):
+                raise NotDerivedError(f"A round of {name} is random, or not affine with equal coefficients.")
+            if not there.does(step, given, LATER):
+                raise NotDerivedError(f"The rounds of {name} depend on the number of the round.")
+        alike.append(all(there.does(step, given, [0]) for there, step in zip(chosen[k], found, strict=True)))
+    return method._replace(alike=tuple(alike))
 
-    def steps(side: float, index: int) -> tuple[Step, ...]:
-        found = tuple(exchange.step(index) for exchange in watched[side])
-        w, m = server[:, None], np.tile(memory[:, None], (num_agents, 1, 1))
-        for step in found:
-            w, m = apply(step, w, m, lambda agent, call, point: 0 * point)
-        if not _near(w[:, 0], server):
-            raise NotDerivedError(f"{name} moves at the root even without noise.")
-        return found
 
-    rounds = tuple(steps(side, LATER[0]) for side in sides)
-    if known is None:
-        for side, found in zip(sides, rounds, strict=True):
-            whole_round = zip(round(side, dim, []), watched[side], found, strict=True)
-            for here, there, step in whole_round:
-                if not here.does(step, [LATER[0]] * KEYS):
-                    raise NotDerivedError(f"A round of {name} is random, or not affine with equal coefficients.")
-                if not there.does(step, LATER):
-                    raise NotDerivedError(f"The rounds of {name} depend on the number of the round.")
-        alike = [
-            all(exchange.does(step, [0]) for exchange, step in zip(watched[side], found, strict=True))
-            for side, found in zip(sides, rounds, strict=True)
-        ]
-    else:
-        alike = [a is b for a, b in zip(known.first, known.rounds, strict=True)]
-    first = tuple(found if same else steps(side, 0) for side, found, same in zip(sides, rounds, alike, strict=True))
-    show = np.stack([_filled(algorithm, 0, row, 1).theta[0] for row in jnp.eye(len(server))])
-    return Pieces(rounds, np.diff(edges), first, server, memory, show, algorithm.block_length)
+def _steps(method: _Method, side: int, given: list, index: int) -> tuple[Step, ...]:
+    """Returns the exchanges of a round as matrices, for one outcome of the coin."""
+    found = tuple(exchange.step(given, index) for exchange in method.watched[side])
+    w, m = method.server[:, None], np.tile(method.memory[:, None], (found[0].send.shape[0], 1, 1))
+    for step in found:
+        w, m = apply(step, w, m, lambda agent, call, point: 0 * point)
+    if not _near(w[:, 0], method.server):
+        raise NotDerivedError(f"{method.watched[side][0].name} moves at the root even without noise.")
+    return found
 
 
 def _filled(algorithm: AbstractAlgorithm, which: int, values: Any, d: int) -> Any:
@@ -217,19 +245,20 @@ def _flat(numbers: Any) -> tuple[Any, Callable]:
     return ravel_pytree(numbers) if jax.tree.leaves(numbers) else (jnp.zeros(0), lambda x: numbers)
 
 
-def _traced(function: Callable, *examples: Any) -> tuple[Callable, int]:
-    """Returns a function for many rows of arguments, and the length of its result.
+def _traced(function: Callable, given: list, *examples: Any) -> tuple[Callable, int]:
+    """Returns a function of step sizes and of many rows of arguments, and the length of its result.
 
     Loops are traced step by step, so that what happens in them can be recorded, and then compiled once.
     """
     with jax.disable_jit():
-        closed = jax.make_jaxpr(function)(*examples)
-    run = jax.jit(jax.vmap(jaxpr_as_fun(closed)))
+        closed = jax.make_jaxpr(function)(given, *examples)
+    run = jax.jit(jax.vmap(jaxpr_as_fun(closed), (*[None] * len(given), *[0] * len(examples))))
 
-    def many(*rows: np.ndarray) -> np.ndarray:
+    def many(given: list, *rows: np.ndarray) -> np.ndarray:
         count = len(rows[0])
         more = -count % ROWS  # so that other numbers of rows need no other program
-        return np.asarray(run(*(np.concatenate([x, np.repeat(x[-1:], more, axis=0)]) for x in rows))[0])[:count]
+        every = (np.concatenate([x, np.repeat(x[-1:], more, axis=0)]) for x in rows)
+        return np.asarray(run(*given, *every)[0])[:count]
 
     return many, closed.out_avals[0].shape[0]
 
@@ -237,39 +266,44 @@ def _traced(function: Callable, *examples: Any) -> tuple[Callable, int]:
 class _Watched:
     """An exchange whose functions act on flat vectors, `d` numbers for each coefficient, for many rows of arguments."""
 
-    def __init__(self, algorithm: AbstractAlgorithm, number: int, num_agents: int, side: float, d: int, asked: list):
-        self.algorithm, self.exchange, self.name = algorithm, algorithm.exchanges[number], type(algorithm).__name__
+    def __init__(self, rebuilt: Callable, given: list, number: int, num_agents: int, side: float, d: int, asked: list):
+        """`rebuilt` makes the algorithm with step sizes such as those in `given`."""
+        algorithm = rebuilt(given)
+        self.rebuilt, self.number, self.name = rebuilt, number, type(algorithm).__name__
         self.num_agents, self.d, self.coin = num_agents, d, (side, asked)
         self.p, self.q = (len(_flat(floats(x)[0])[0]) for x in algorithm.init(jnp.zeros(1)))
         zero, self.most = jnp.asarray(0), 4 * algorithm.block_length + 8
-        self.send, length = _traced(lambda *row: self._sent(*row)[0], jnp.zeros(self.p * d), zero, zero, zero)
+        self.send, length = _traced(lambda *row: self._sent(*row)[0], given, jnp.zeros(self.p * d), zero, zero, zero)
         self.inputs = length // d + self.q
         self.calls, self.shape = 0, (lambda x: x)
         values = jnp.zeros((self.inputs + self.most) * d)
-        self.local, length = _traced(self._local, values, zero, zero, zero)
+        self.local, length = _traced(self._local, given, values, zero, zero, zero)
         self.n = (length - self.calls) // d - self.calls - self.q
         replies = jnp.zeros((num_agents, self.n * d))
-        self.gather, _ = _traced(self._gathered, jnp.zeros(self.p * d), replies, zero, zero)
+        self.gather, _ = _traced(self._gathered, given, jnp.zeros(self.p * d), replies, zero, zero)
 
     def _shared(self, key: Any, index: Any, agent: Any = None) -> Round:
         own = None if agent is None else jax.random.key(1000 + key)
         return _Coin(index, jax.random.key(key), own, agent, self.num_agents, self.coin)
 
-    def _sent(self, w: Any, agent: Any, key: Any, index: Any) -> tuple[Any, Callable]:
+    def _sent(self, given: list, w: Any, agent: Any, key: Any, index: Any) -> tuple[Any, Callable]:
         """Returns an agent's message, and the function that unflattens it."""
-        own, deliver = split(self.exchange.send(_filled(self.algorithm, 0, w, self.d), self._shared(key, index)))
+        algorithm = self.rebuilt(given)
+        send = algorithm.exchanges[self.number].send
+        own, deliver = split(send(_filled(algorithm, 0, w, self.d), self._shared(key, index)))
         numbers, rest = floats(deliver([jax.tree.map(lambda x: x[agent], entries) for entries in own]))
         flat, shape = _flat(numbers)
         return flat, lambda x: whole(shape(x), rest)
 
-    def _local(self, values: Any, agent: Any, key: Any, index: Any) -> Any:
+    def _local(self, given: list, values: Any, agent: Any, key: Any, index: Any) -> Any:
         """Returns the places of all calls, their points, reply and memory."""
-        d, q = self.d, self.q
-        _, unflatten = self._sent(jnp.zeros(self.p * d), agent, key, index)
-        message, memory, given = jnp.split(values, [(self.inputs - q) * d, self.inputs * d])
-        probe, before = _Probe(Silent(), given.reshape(-1, d), []), _filled(self.algorithm, 1, memory, d)
-        block = jnp.arange(self.algorithm.block_length)
-        reply, after = self.exchange.local(unflatten(message), before, probe, block, self._shared(key, index, agent))
+        d, q, algorithm = self.d, self.q, self.rebuilt(given)
+        local = algorithm.exchanges[self.number].local
+        _, unflatten = self._sent(given, jnp.zeros(self.p * d), agent, key, index)
+        message, memory, answers = jnp.split(values, [(self.inputs - q) * d, self.inputs * d])
+        probe, before = _Probe(Silent(), answers.reshape(-1, d), []), _filled(algorithm, 1, memory, d)
+        block = jnp.arange(algorithm.block_length)
+        reply, after = local(unflatten(message), before, probe, block, self._shared(key, index, agent))
         (reply, others), (after, counted) = floats(reply), floats(after)
         if jax.tree.leaves(others) or not _same(floats(before)[1], counted):
             raise NotDerivedError(f"An agent of {self.name} counts rounds, or replies with whole numbers.")
@@ -278,33 +312,34 @@ class _Watched:
         places = jnp.array([jnp.asarray(place, values.dtype) for place, _ in probe.seen])
         return jnp.concatenate([places, *(point.reshape(-1) for _, point in probe.seen), flat, _flat(after)[0]])
 
-    def _gathered(self, w: Any, replies: Any, key: Any, index: Any) -> Any:
+    def _gathered(self, given: list, w: Any, replies: Any, key: Any, index: Any) -> Any:
         """Returns the server's state after the agents' replies, `(M, n * d)`."""
-        before = _filled(self.algorithm, 0, w, self.d)
+        algorithm = self.rebuilt(given)
+        before, aggregate = _filled(algorithm, 0, w, self.d), algorithm.exchanges[self.number].aggregate
         stacked = Replies(jax.vmap(self.shape)(replies))
-        after, counted = floats(self.exchange.aggregate(before, stacked, self._shared(key, index)))
+        after, counted = floats(aggregate(before, stacked, self._shared(key, index)))
         if not _same(floats(before)[1], counted):
             raise NotDerivedError(f"The server of {self.name} counts rounds.")
         return _flat(after)[0]
 
-    def step(self, index: int) -> Step:
+    def step(self, given: list, index: int) -> Step:
         """Returns the exchange as matrices; it has one dimension."""
         M, p, n, calls, agents = self.num_agents, self.p, self.n, self.calls, np.arange(self.num_agents)
-        sent = self.send(*_rows(np.tile(np.eye(p + 1, p), (M, 1)), np.repeat(agents, p + 1), 0, index))
+        sent = self.send(given, *_rows(np.tile(np.eye(p + 1, p), (M, 1)), np.repeat(agents, p + 1), 0, index))
         sent = sent.reshape(M, p + 1, -1)
         width, rng = self.inputs + calls, np.random.default_rng(0)
         tried = rng.standard_normal(width)
         values = np.concatenate([np.eye(width + 1, width), np.repeat(tried[None], M, axis=0)])
-        found = self.local(*_rows(self._padded(values), np.r_[np.zeros(width + 1, int), agents], 0, index))
+        found = self.local(given, *_rows(self._padded(values), np.r_[np.zeros(width + 1, int), agents], 0, index))
         places, found = found[0, :calls].astype(int).tolist(), found[:, calls:]
-        after = self.gather(*_rows(*self._units(), 0, index))
+        after = self.gather(given, *_rows(*self._units(), 0, index))
         if sent[:, -1].any() or found[width].any() or after[-1].any():
             raise NotDerivedError(f"A round of {self.name} adds constants.")
         part = realise(found[:width].T, places, self.inputs)
         parts = [part] * M
         for i in agents[1:]:
             if not _near(found[width + 1 + i], found[width + 1]):  # this agent does something else
-                own = self.local(*_rows(self._padded(values), np.full(len(values), i), 0, index))
+                own = self.local(given, *_rows(self._padded(values), np.full(len(values), i), 0, index))
                 parts[i] = realise(own[:width, calls:].T, own[0, :calls].astype(int).tolist(), self.inputs)
         gather = np.moveaxis(after[p:-1].reshape(M, n, p), 1, 2)
         return Step(np.moveaxis(sent[:, :-1], 1, 2), tuple(parts), after[:p].T, gather)
@@ -320,7 +355,7 @@ class _Watched:
         rows = np.eye(p + size + 1, p + size)
         return rows[:, :p], rows[:, p:].reshape(-1, self.num_agents, self.n)
 
-    def does(self, step: Step, indices: Sequence[int]) -> bool:
+    def does(self, step: Step, given: list, indices: Sequence[int]) -> bool:
         """Returns whether the exchange does what `step` says, in rounds of these numbers, with a key for each."""
         rng, d, M, count = np.random.default_rng(0), self.d, self.num_agents, len(indices)
         scale, keys = np.where(np.arange(count) % 2, 1e3, 1.0)[:, None, None], np.arange(count)
@@ -334,12 +369,12 @@ class _Watched:
                 live = call.carry @ live + call.enter[:, None] * x[:, self.inputs + n, None]
             expected = np.concatenate([*seen, (part.end @ live).reshape(count, -1)], axis=1)
             rows = _rows(self._padded(x.reshape(count, -1)), np.full(count, agent), keys, indices)
-            found, places = self.local(*rows), [call.place for call in part.calls]
+            found, places = self.local(given, *rows), [call.place for call in part.calls]
             if self.calls != len(places) or not _near(found, np.column_stack([np.tile(places, (count, 1)), expected])):
                 return False
         w, r = scale * rng.standard_normal((count, self.p, d)), rng.standard_normal((count, M, self.n, d))
-        after = self.gather(*_rows(w.reshape(count, -1), r.reshape(count, M, -1), keys, indices))
-        sent = self.send(*_rows(w.reshape(count, -1), np.zeros(count, int), keys, indices))
+        after = self.gather(given, *_rows(w.reshape(count, -1), r.reshape(count, M, -1), keys, indices))
+        sent = self.send(given, *_rows(w.reshape(count, -1), np.zeros(count, int), keys, indices))
         expected = step.keep @ w + np.einsum("ipn,cind->cpd", step.gather, r)
         return _near(after, expected.reshape(count, -1)) and _near(sent, (step.send[0] @ w).reshape(count, -1))
 

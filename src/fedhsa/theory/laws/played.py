@@ -56,7 +56,7 @@ class PlayedLaw(AbstractPlayedLaw):
         return float(np.ptp(halves) / max(halves.mean(), np.finfo(float).tiny)) if halves.max() > 1e-20 else 0.0
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class PlayedPrediction(Prediction):
     """A prediction from rounds that were run; `stable` means that this run did not diverge."""
 

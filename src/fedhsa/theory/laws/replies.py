@@ -24,7 +24,7 @@ from ...algorithms.sampling import AbstractSampling
 from ...problems import Problem
 from ...sources import IID, Silent
 from ..maps.rounds import LocalRule, local_powers, local_rule, require_rule, require_stable
-from ..prediction import Prediction
+from ..prediction import Prediction, undecided
 from ..stability import Limit, largest_mean_square_step, largest_step
 from .additive import AdditiveLaw, HiddenNoise, chain_noise
 from .finite import additive_noise, affine_operators, finite_law
@@ -529,7 +529,7 @@ def lasting_law(law: RepliesLaw, correlation: float) -> RelaxationLaw:
     return RelaxationLaw(Phi, Moments(mean, covariance + echoes), basis="first order")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class RepliesPrediction(Prediction):
     """A prediction for a method with missing or altered replies."""
 
@@ -547,6 +547,13 @@ class RepliesPrediction(Prediction):
         return None
 
 
+def altered(plain: Prediction, algorithm: AbstractAlgorithm, **changes: Any) -> RepliesPrediction:
+    """Returns the prediction of a method whose replies are altered, from that of the method itself."""
+    known: dict[str, Any] = {field.name: getattr(plain, field.name) for field in dataclasses.fields(Prediction)}
+    known |= {"algorithm": algorithm, "radius_at": lambda algorithm: None}
+    return RepliesPrediction(**known | changes)
+
+
 def predict_replies(
     problem: Problem, algorithm: AbstractAlgorithm, predict: Callable[[Problem, AbstractAlgorithm], Prediction]
 ) -> Prediction | None:
@@ -556,10 +563,11 @@ def predict_replies(
     law = replies_law(problem, algorithm)
     if law is None:
         return None
-    markov = np.zeros(problem.dim)
+    markov, settled = np.zeros(problem.dim), True
     if isinstance(law, RepliesLaw) and law.basis != "exact":
         plain = predict(problem, algorithm.layers[-1])
-        if plain.stable:
+        settled = bool(plain.stable)
+        if settled:
             law, markov = law.with_noise_of(plain), plain.markov_bias
     finite = finite_law(problem.agents.source)
     quiet = problem if finite is not None and finite.independent else problem.noiseless()
@@ -578,6 +586,8 @@ def predict_replies(
         nowhere = np.full(problem.dim, np.inf)
         known |= {"left_out": math.nan, "stable": False, "covariance": np.diag(nowhere), "markov_bias": nothing}
         return RepliesPrediction(**known, heterogeneity_bias=nowhere, persistent_bias=nowhere)
+    if not settled:  # the noise at the root, which this law has, is not what makes the wrapped method diverge
+        return RepliesPrediction(**known | undecided(problem.dim))
     return RepliesPrediction(
         **known,
         left_out=law.left_out,

@@ -209,7 +209,7 @@ class ExtrapolatedLaw(AbstractLaw):
         return self.coefficients @ np.stack([copy.mean for copy in moments])
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class ReportedPrediction(Prediction):
     """A prediction for the reported parameter; stability and limits are those of the wrapped method."""
 
@@ -310,8 +310,9 @@ def _extrapolated(
         return None
     copies = [predict(problem, scaled(algorithm.algorithm, float(factor))) for factor in algorithm.factors]
     slowest = copies[int(np.argmax(algorithm.factors))]
-    if not all(copy.stable for copy in copies):
-        return dataclasses.replace(slowest, algorithm=algorithm)
+    for copy in copies:
+        if not copy.stable:
+            return dataclasses.replace(copy, algorithm=algorithm)
     noise = noise_law(Joint(linearised(problem), algorithm))
     if noise is None:
         return None

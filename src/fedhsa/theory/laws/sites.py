@@ -10,6 +10,7 @@ exact for one agent and in the limit of many. The law of *pairs* adds the differ
 of agents, and is exact for two.
 """
 
+import abc
 import functools
 import itertools
 import math
@@ -21,6 +22,7 @@ import numpy as np
 from ..._linear import transpose
 from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
+from .field import field_radius
 from .finite import edges_of, finite_law
 from .moments import AbstractLaw, AbstractSteppedLaw, MomentLaw, Moments, Radius, TooLargeError
 from .pieces import MEAN, Call, NotDerivedError, Part, Pieces, Step, apply, derive
@@ -55,12 +57,6 @@ class Outcomes(NamedTuple):
     """`(M, S)`."""
     start: np.ndarray
     """`(M, S)`."""
-
-    @property
-    def mean(self) -> tuple[np.ndarray, np.ndarray]:
-        """The mean operators."""
-        weights = self.flow.sum(-1) * self.stationary[..., None]
-        return np.einsum("ist,istab->iab", weights, self.A), np.einsum("ist,ista->ia", weights, self.g)
 
     @property
     def hidden(self) -> bool:
@@ -154,20 +150,17 @@ class Walk:
         """`agent` has no axis of agents."""
         self.part, self.agent, self.actions = part, agent, actions
         self.S, self.d = agent.A.shape[0], agent.A.shape[-1]
+        self.moves = agent.flow.sum(1)
         mean = np.einsum("s,stu->st", agent.stationary, agent.flow)
         self.mean = np.einsum("st,stab->ab", mean, agent.A), np.einsum("st,sta->a", mean, agent.g)
         self.maps = [(self._map(action), action) for action in actions]
-        sizes = [self.size(len(part.begin)), *(map.shape[-2] for map, _ in self.maps)]
+        sizes = [len(part.begin) * self.d + 1, *(map.shape[-2] for map, _ in self.maps)]
         self.first = self._product([self._first(*both) for both in self.maps], self.S * sizes[0])
         self.matrix = None
         if self.S * max(sizes) ** 2 <= MATRIX:
             self.matrix = self._product([self._second(*both) for both in self.maps], self.S * sizes[0] ** 2)
-        kernels = [np.linalg.matrix_power(agent.flow.sum(1), a.times) for a in actions if a.moves]
-        self.kernel = functools.reduce(np.matmul, kernels, np.eye(self.S)).T
+        self.kernel = np.linalg.matrix_power(self.moves, sum(a.times for a in actions if a.moves)).T
         self.sizes = sizes
-
-    def size(self, live: int) -> int:
-        return live * self.d + 1
 
     def _map(self, action: Action) -> np.ndarray:
         """Returns the map of (live, 1) by the calls of an action, for every state and outcome, `(S, T, m', m)`."""
@@ -209,7 +202,7 @@ class Walk:
         found = np.eye(size)
         for matrix, (_, action) in zip(matrices, self.maps, strict=True):
             if matrix is None:
-                kernel = np.linalg.matrix_power(self.agent.flow.sum(1), action.times).T
+                kernel = np.linalg.matrix_power(self.moves, action.times).T
                 matrix = np.kron(kernel, np.eye(len(found) // self.S))
             elif action.times > 1:
                 matrix = np.linalg.matrix_power(matrix, action.times)
@@ -234,8 +227,7 @@ class Walk:
         for map, action in self.maps:
             for _ in range(action.times):
                 if not action.calls:
-                    P = self.agent.flow.sum(1).T
-                    X = (P @ X.reshape(*X.shape[:-2], -1)).reshape(X.shape)
+                    X = (self.moves.T @ X.reshape(*X.shape[:-2], -1)).reshape(X.shape)
                     continue
                 Y = map @ X[..., None, :, :] @ transpose(map)
                 X = np.einsum("stu,...stab->...uab", self._flow(action), Y, optimize=True)
@@ -292,18 +284,18 @@ class Federation:
 
     @functools.cached_property
     def kinds(self) -> np.ndarray:
-        """A number for each agent, the same for agents that do and observe the same."""
-        parts = [[id(step.parts[i]) for steps in self.pieces.rounds for step in steps] for i in range(self.num_agents)]
-        parts = np.unique(np.array(parts), axis=0, return_inverse=True)[1]
-        rows = [x.reshape(self.num_agents, -1) for x in (*self.outcomes, parts)]
+        """A number for each agent, the same for agents that observe, do, receive and contribute the same."""
+        steps = [step for steps in self.pieces.rounds for step in steps]
+        parts = np.array([[id(step.parts[i]) for step in steps] for i in range(self.num_agents)])
+        parts = np.unique(parts, axis=0, return_inverse=True)[1]
+        messages = [x for step in steps for x in (step.send, step.gather)]
+        rows = [x.reshape(self.num_agents, -1) for x in (*self.outcomes, parts, *messages)]
         return np.unique(np.concatenate(rows, axis=1), axis=0, return_inverse=True)[1].ravel()
 
     def sets(self, size: int) -> list[tuple[float, tuple[int, ...]]]:
         """Returns one set of agents of this size for each combination of kinds, and how many there are of it."""
-        counts, members = (
-            np.bincount(self.kinds),
-            [np.flatnonzero(self.kinds == k) for k in range(self.kinds.max() + 1)],
-        )
+        counts = np.bincount(self.kinds)
+        members = [np.flatnonzero(self.kinds == k) for k in range(len(counts))]
         found = []
         for chosen in itertools.combinations_with_replacement(range(len(counts)), size):
             times = np.bincount(chosen, minlength=len(counts))
@@ -339,6 +331,28 @@ class Federation:
                 means.append(R[-1] @ walk.crossed(first).sum(-3))
             found.append(Exchanged(L, E, R, walks, means))
         return found
+
+    @functools.cached_property
+    def field(self) -> float | None:
+        """The mean-square radius in the Gaussian field of all agents."""
+        S, N, chances = self.num_states, self.size, self.pieces.chances
+        begun = np.eye(S)[:, :, None, None] * np.eye(N + 1)  # by the state at the start, then by the current one
+        mean, members = 0.0, [i for _, (i,) in self.sets(1)]
+        maps, kernels = np.zeros((len(members), S, N, N)), np.zeros((len(members), S, S))
+        for chance, steps in zip(chances, self.rounds, strict=True):
+            mean = mean + chance * functools.reduce(lambda X, step: step.others(()) @ X, steps, np.eye(N + 1))
+            for k, i in enumerate(members):
+                X, kernel = begun, np.eye(S)
+                for step in steps:
+                    walk = step.walks[i]
+                    X = walk.moved(step.others((i,)) @ X) + step.R[i] @ walk.crossed(step.E[i] @ X)
+                    kernel = kernel @ walk.kernel.T
+                maps[k] += chance * X.sum(1)[:, :-1, :-1]
+                kernels[k] += chance * kernel
+        counts, pi = np.array([number for number, _ in self.sets(1)]), self.outcomes.stationary[members]
+        alone = np.asarray(mean)[:-1, :-1]  # in which no agent's later exchanges depend on its earlier observations
+        mean = alone + np.einsum("k,kab->ab", counts, np.einsum("ks,ksab->kab", pi, maps) - alone)
+        return field_radius(mean, maps, counts, kernels, pi)
 
     def work(self, sites: int) -> float:
         """Returns the approximate number of multiplications in a round with this number of sites."""
@@ -446,9 +460,9 @@ class SitesLaw(MomentLaw):
         chances = self.federation.pieces.chances
         return sum((p * self.exchange(steps, blocks) for p, steps in zip(chances, rounds, strict=True)), 0 * blocks)
 
+    @abc.abstractmethod
     def exchange(self, steps: list[Exchanged], blocks: np.ndarray) -> np.ndarray:
         """Returns the blocks after all exchanges of a round with one outcome of the coin."""
-        raise NotImplementedError
 
     def enter(self, start):
         return 0, self.begin(np.append(start, 1.0))
@@ -543,8 +557,8 @@ class EachSiteLaw(SitesLaw):
         return blocks[..., 0, :, :]
 
     def mean_square_radius(self):
-        alone = self.federation.num_agents == 1
-        return super().mean_square_radius()._replace(kind="exact" if alone else "estimate")
+        found, alone = super().mean_square_radius(), self.federation.num_agents == 1
+        return found if alone else Radius(found.value, "estimate", self.federation.field)
 
     @functools.cached_property
     def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -552,7 +566,8 @@ class EachSiteLaw(SitesLaw):
         M = self.federation.num_agents
         if M == 1:
             return 0.0
-        return _amplified([(number, gap_of(self.federation, pair)) for number, pair in _some(self.federation, 2)], self)
+        gaps = [(number, gap_of(self.federation, pair)) for number, pair in _some(self.federation, 2)]
+        return (1 + _amplified(gaps, self)) * (1 + self.mean_square_radius().doubt) - 1
 
 
 class TwoSitesLaw(AbstractSteppedLaw):
@@ -592,7 +607,8 @@ class TwoSitesLaw(AbstractSteppedLaw):
     def mean_square_radius(self):
         """The largest radius among the laws that are combined."""
         every = [self.alone.mean_square_radius().value, *(p.mean_square_radius().value for _, p, _ in self.pairs)]
-        return Radius(max(every), "exact" if self.federation.num_agents == 2 else "estimate")
+        exact = self.federation.num_agents == 2
+        return Radius(max(every), "exact") if exact else Radius(max(every), "estimate", self.federation.field)
 
     def mean_radius(self):
         return self.alone.mean_radius()
@@ -618,14 +634,15 @@ class TwoSitesLaw(AbstractSteppedLaw):
 
 
 def gap_of(federation: Federation, sites: tuple[int, ...]) -> float:
-    """Returns the mean-square error that the one-site law neglects among these agents, which is kept."""
-    if sites not in federation.gaps:
+    """Returns the mean-square error that the one-site law neglects among these agents, once for equal ones."""
+    alike = tuple(sorted(federation.kinds[list(sites)].tolist()))
+    if alike not in federation.gaps:
         try:
             joint, each = EverySiteLaw(federation, sites).settled(), EachSiteLaw(federation, sites).settled()
-            federation.gaps[sites] = joint.square - each.square
+            federation.gaps[alike] = joint.square - each.square
         except ValueError:  # no stationary moments were found
-            federation.gaps[sites] = math.inf
-    return federation.gaps[sites]
+            federation.gaps[alike] = math.inf
+    return federation.gaps[alike]
 
 
 def _some(federation: Federation, size: int) -> list[tuple[float, tuple[int, ...]]]:
@@ -652,7 +669,7 @@ def _amplified(gaps: list[tuple[float, float]], law: EachSiteLaw | TwoSitesLaw) 
 def sites_law(problem: Problem, algorithm: AbstractAlgorithm, like: Federation | None = None) -> SitesLaw | TwoSitesLaw:
     """Returns the best fast law of an affine method on finite chains.
 
-    `like` is the federation of the same method with another step size, if there is one.
+    `like` is a federation of the same problem, whose outcomes are used again.
 
     Raises `NotDerivedError` if its pieces cannot be derived, and `TooLargeError` if every law would take long.
     """

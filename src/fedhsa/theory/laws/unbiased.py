@@ -1,6 +1,5 @@
 """Floors under unbiased codecs whose noise depends on the message, from samples of the codec."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +18,7 @@ from ..prediction import Prediction
 from .finite import finite_law
 from .first_order import noise_is_known
 from .moments import Moments, RelaxationLaw
-from .replies import RepliesLaw, RepliesPrediction
+from .replies import RepliesLaw, altered
 from .weights import EqualChances
 
 DRAWS = 4000
@@ -46,10 +45,8 @@ def predict_unbiased(
     if finite is not None and finite.independent:
         return None
     plain, M = predict(problem, algorithm.algorithm), problem.num_agents
-    known: dict[str, Any] = {field.name: getattr(plain, field.name) for field in dataclasses.fields(Prediction)}
-    known |= {"algorithm": algorithm, "basis": "first order", "radius_at": lambda algorithm: None}
     if not plain.stable:
-        return RepliesPrediction(**known)
+        return altered(plain, algorithm, basis="first order")
     law = RepliesLaw(problem, rule, Arrival(), EqualChances(np.eye(M + 1)[M]), name=type(algorithm).__name__)
     rng = np.random.default_rng(0)
     first, moved = _own_noise(law, rng)
@@ -60,7 +57,8 @@ def predict_unbiased(
         added = rule.server_step * _coding_noise(algorithm.codec, g, law.S, moved, bool(rule.correction))
         covariance = plain.covariance + solve_discrete_lyapunov(Phi, added.T @ added / DRAWS)
     found = RelaxationLaw(Phi, Moments(plain.bias, covariance), basis="first order")
-    return RepliesPrediction(**known | {"covariance": covariance, "law": found, "left_out": found.left_out})
+    changes = {"basis": "first order", "covariance": covariance, "law": found, "left_out": found.left_out}
+    return altered(plain, algorithm, **changes)
 
 
 def _own_noise(law: RepliesLaw, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
