@@ -207,9 +207,10 @@ def test_a_method_that_looks_at_its_observations_is_refused():
         predict(CASES["finite-sum"]().problem, fh.MCSAG(STEP, num_components=3, local_steps=H))
 
 
-def test_a_queue_stored_by_the_number_of_the_round_is_refused():
-    with pytest.raises(TypeError, match="depend on the number of the round, so there is no single map"):
-        exact.limit(two_scalars(), fh.Delayed(fh.SynchronisedSA(STEP), max_delay=2, random=False))
+def test_late_replies_do_not_change_the_limit():
+    method = fh.LocalSA(STEP, local_steps=3)
+    late = exact.limit(two_scalars(), fh.Delayed(method, max_delay=2, random=False))
+    np.testing.assert_allclose(late, exact.limit(two_scalars(), method), rtol=1e-10)
 
 
 def test_rounds_that_differ_still_have_a_curve():

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .. import _check, _own
 from .._random import Stream, fold_in
@@ -46,6 +46,39 @@ class Round(NamedTuple):
         if self.coin is not None:
             return self.coin
         return jax.random.uniform(fold_in(self.key, Stream.COIN), dtype=jnp.result_type(probability)) < probability
+
+    def happens_to_agent(self, probability: Any, stage: int, number: int = 0) -> Bool[Array, ""]:
+        """Whether an event of this probability happens to this agent, independently of the other agents.
+
+        `stage` and `number` identify the event: the answer is the same whenever it is asked for in the round.
+        """
+        draw = jax.random.uniform(own_key(self.agent_key, stage, number), dtype=jnp.result_type(probability))
+        return draw < probability
+
+    def drawn_by_agent(self, count: int, stage: int, number: int = 0) -> Int[Array, ""]:
+        """One of the numbers below `count`, which are equally likely, drawn independently by this agent."""
+        return jax.random.randint(own_key(self.agent_key, stage, number), (), 0, count)
+
+    def agent_is_drawn(self, count: Any, stage: int) -> Bool[Array, ""]:
+        """Whether this agent is among `count` agents, drawn without replacement; all sets are equally likely."""
+        ranks = jax.random.permutation(own_key(self.key, stage, 0), self.num_agents)
+        return ranks[self.agent] < count
+
+    def gain_of_agent(self, std: Any, stage: int, number: int = 0) -> Float[Array, ""]:
+        """A positive (lognormal) factor with mean 1 and this standard deviation, drawn independently by this agent."""
+        variance = jnp.log1p(jnp.square(std))  # of the logarithm
+        normal = jax.random.normal(own_key(self.agent_key, stage, number), dtype=jnp.result_type(variance))
+        return jnp.exp(jnp.sqrt(variance) * normal - variance / 2)
+
+    def noise(self, shape: tuple[int, ...], dtype: Any, stage: int, number: int = 0, leaf: int = 0) -> Array:
+        """Standard normal noise of the server; `leaf` separates the arrays of one exchange."""
+        return jax.random.normal(fold_in(own_key(self.key, stage, number), leaf), shape, dtype)
+
+
+def own_key(key: Key | None, stage: int, number: int) -> Key:
+    """The key for the draws of one stage in one exchange, derived from the round's or the agent's `key`."""
+    assert key is not None  # agents have keys
+    return fold_in(fold_in(key, stage), number)
 
 
 class Replies(NamedTuple):

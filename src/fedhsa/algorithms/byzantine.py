@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from .. import _check
 from .._random import Stream, fold_in
 from .attacks import AbstractAttack
-from .base import AbstractAlgorithm, Exchange, Round
-from .channel import own_key
+from .base import AbstractAlgorithm, Exchange, Round, own_key
 from .demands import Effect
 from .wrapper import AbstractWrapper, one_per_exchange
 
@@ -93,7 +92,6 @@ class Byzantine(AbstractWrapper):
         def local(message, memory, agent, block, round: Round):
             hostile = self.hostile(round.agent, round.num_agents)
             reply, memory = exchange.local(message, memory, attack.agent(agent, hostile), block, round)
-            assert round.agent_key is not None
             key = own_key(round.agent_key, Stream.ATTACK, number)
             leaves, structure = jax.tree.flatten(reply)
             sent = [jnp.where(hostile, attack(fold_in(key, i), x).astype(x.dtype), x) for i, x in enumerate(leaves)]

@@ -6,17 +6,12 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from .. import _check
-from .._random import Stream, fold_in
-from .._types import Key, Theta
+from .._random import Stream
+from .._types import Theta
 from .base import AbstractAlgorithm, Arrival, Exchange
 from .demands import Effect
 from .trace import exchange_shapes
 from .wrapper import AbstractWrapper
-
-
-def own_key(key: Key, stage: Stream, exchange: int) -> Key:
-    """The key for the draws of one stage in one exchange, derived from the round's `key`."""
-    return fold_in(fold_in(key, stage), exchange)
 
 
 def zero_replies(algorithm: AbstractAlgorithm, theta: Theta) -> tuple[PyTree, ...]:
@@ -73,10 +68,9 @@ class Lossy(AbstractWrapper):
     def _lose(self, exchange: Exchange, number: int):
         def local(message, memory, agent, block, round):
             reply, memory = exchange.local(message, memory, agent, block, round)
-            draw = jax.random.uniform(own_key(round.agent_key, Stream.LOSS, number), dtype=jnp.result_type(self.loss))
-            arrives = draw >= self.loss
-            scale = 1 / (1 - self.loss) if self.rescale else jnp.ones_like(draw)
-            return jax.tree.map(lambda x: x * jnp.where(arrives, scale, 0).astype(x.dtype), reply), memory
+            lost = round.happens_to_agent(self.loss, Stream.LOSS, number)
+            scale = 1 / (1 - self.loss) if self.rescale else 1.0
+            return jax.tree.map(lambda x: x * jnp.where(lost, 0, scale).astype(x.dtype), reply), memory
 
         return local
 
@@ -132,21 +126,18 @@ class OverTheAir(AbstractWrapper):
     def _fade(self, exchange: Exchange, number: int):
         def local(message, memory, agent, block, round):
             reply, memory = exchange.local(message, memory, agent, block, round)
-            variance = jnp.log1p(jnp.square(self.gain_std))  # of the gain's logarithm
-            normal = jax.random.normal(own_key(round.agent_key, Stream.AIR, number), dtype=jnp.result_type(variance))
-            gain = jnp.exp(jnp.sqrt(variance) * normal - variance / 2)
+            gain = round.gain_of_agent(self.gain_std, Stream.AIR, number)
             return jax.tree.map(lambda x: x * gain.astype(x.dtype), reply), memory
 
         return local
 
     def _receive(self, exchange: Exchange, number: int):
         def aggregate(server, replies, round):
-            key = own_key(round.key, Stream.AIR, number)
             leaves, structure = jax.tree.flatten(replies.values)
             # The same noise for every agent, so that it appears once in the average over those that sent.
             sending = jnp.maximum(replies.share * round.num_agents, 1)
             noisy = [
-                x + self.noise_std / sending * jax.random.normal(fold_in(key, leaf), (1, *x.shape[1:]), x.dtype)
+                x + self.noise_std / sending * round.noise((1, *x.shape[1:]), x.dtype, Stream.AIR, number, leaf)
                 for leaf, x in enumerate(leaves)
             ]
             return exchange.aggregate(server, replies._replace(values=structure.unflatten(noisy)), round)

@@ -9,8 +9,8 @@ from jaxtyping import PyTree
 from .. import _check
 from .._random import Stream, fold_in
 from .._types import Key
-from .base import AbstractAlgorithm, Coded, Exchange
-from .channel import own_key, zero_replies
+from .base import AbstractAlgorithm, Coded, Exchange, own_key
+from .channel import zero_replies
 from .codecs import AbstractCodec
 from .demands import Effect
 from .wrapper import AbstractWrapper

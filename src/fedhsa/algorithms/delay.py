@@ -5,27 +5,26 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import PyTree
 
 from .. import _check, tree
 from .._random import Stream
 from .._types import Theta
 from .base import AbstractAlgorithm, Coded
-from .channel import own_key, zero_replies
+from .channel import zero_replies
 from .demands import Effect
 from .wrapper import AbstractWrapper
 
 
 class Sent(NamedTuple):
-    """A reply, with the round and the parameter of its computation; the queue has a leading axis."""
+    """A reply, with the parameter of its computation; the queue has a leading axis."""
 
     reply: PyTree
-    round: Int[Array, ""]
     theta: Theta | tuple[()]
 
 
 class Memory(NamedTuple):
-    """The inner algorithm's memory, and the replies on their way, with that of round t at index t mod `max_delay`."""
+    """The inner algorithm's memory, and the replies on their way, the latest first."""
 
     inner: Any
     queue: Sent
@@ -80,7 +79,7 @@ class Delayed(AbstractWrapper):
     def init(self, theta):
         server, inner = self.algorithm.init(theta)
         (reply,) = zero_replies(self.algorithm, theta)
-        empty = Sent(reply, -jnp.ones((), int), () if self.threshold is None else theta)
+        empty = Sent(reply, () if self.threshold is None else theta)
         queue = jax.tree.map(lambda x: jnp.broadcast_to(x, (self.max_delay, *x.shape)), empty)
         return server, Memory(inner, queue)
 
@@ -97,19 +96,17 @@ class Delayed(AbstractWrapper):
             theta, message = message
             reply, kept = inner.local(message, memory.inner, agent, block, round)
             arriving = self._arriving(memory.queue, theta, round)
-            now = Sent(reply, round.index.astype(memory.queue.round.dtype), () if theta == () else theta.values)
-            queue = jax.tree.map(lambda q, x: q.at[round.index % self.max_delay].set(x), memory.queue, now)
+            now = Sent(reply, () if theta == () else theta.values)
+            queue = jax.tree.map(lambda q, x: jnp.concatenate([x[None], q[:-1]]), memory.queue, now)
             return arriving, Memory(kept, queue)
 
         return (inner._replace(send=send, local=local),)
 
     def _arriving(self, queue: Sent, theta: Any, round: Any) -> PyTree:
-        """The reply computed `delay` rounds ago, or zero."""
-        delay = self.max_delay
-        if self.random:
-            delay = jax.random.randint(own_key(round.agent_key, Stream.DELAY, 0), (), 1, self.max_delay + 1)
-        sent = tree.take(queue, (round.index - delay) % self.max_delay)
-        counts = sent.round >= 0  # before the first round nothing was sent
-        if self.threshold is not None:
-            counts &= jnp.linalg.norm(theta.values - sent.theta) <= self.threshold
+        """The reply computed some rounds ago; zero if that is too old, or was before the first round."""
+        rounds = round.drawn_by_agent(self.max_delay, Stream.DELAY) if self.random else self.max_delay - 1
+        sent = tree.take(queue, rounds)
+        if self.threshold is None:
+            return sent.reply
+        counts = jnp.linalg.norm(theta.values - sent.theta) <= self.threshold
         return jax.tree.map(lambda x: jnp.where(counts, x, 0), sent.reply)

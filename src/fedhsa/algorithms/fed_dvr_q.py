@@ -11,8 +11,7 @@ from jaxtyping import Array, Bool
 from .. import _check
 from .._random import Stream
 from .._types import Theta
-from .base import Coded, Exchange
-from .channel import own_key
+from .base import Coded, Exchange, own_key
 from .codecs import AbstractCodec
 from .demands import Demand
 from .local import AbstractLocalSteps, operator_elsewhere

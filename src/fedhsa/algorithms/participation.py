@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from .._random import Stream
 from .base import AbstractAlgorithm, Coded, Cost, Exchange, Replies
@@ -15,11 +14,10 @@ from .wrapper import AbstractWrapper
 
 
 class Memory(NamedTuple):
-    """The inner algorithm's memory, the state of the sampling, and the agent's weight in this round."""
+    """The inner algorithm's memory, and the state of the sampling."""
 
     inner: Any
     sampling: Any
-    weight: Float[Array, ""]
 
 
 class Partial(AbstractWrapper):
@@ -101,16 +99,20 @@ class Partial(AbstractWrapper):
 
     def init(self, theta):
         server, inner = self.algorithm.init(theta)
-        return server, Memory(inner, self.sampling.init(), jnp.zeros((), float))
+        return server, Memory(inner, self.sampling.init())
 
     @property
     def exchanges(self):
-        return tuple(self._of_some(e, first=number == 0) for number, e in enumerate(self.algorithm.exchanges))
+        *early, last = self.algorithm.exchanges
+        numbered = enumerate([*((e, False) for e in early), (last, True)])
+        return tuple(self._of_some(e, self.all_answer_first and number == 0, last) for number, (e, last) in numbered)
 
-    def _of_some(self, exchange: Exchange, first: bool) -> Exchange:
-        suffices = exchange.mean_suffices and first and self.all_answer_first  # else agents send weights too
-        local, aggregate = self._local(exchange, first), self._aggregate(exchange, first)
-        return exchange._replace(local=local, aggregate=aggregate, mean_suffices=suffices)
+    def _of_some(self, exchange: Exchange, all_answer: bool, last: bool) -> Exchange:
+        suffices = exchange.mean_suffices and all_answer  # else agents send weights too
+        aggregate = exchange.aggregate if all_answer else self._aggregate(exchange)
+        return exchange._replace(
+            local=self._local(exchange, all_answer, last), aggregate=aggregate, mean_suffices=suffices
+        )
 
     def average_cost(self, cost):
         full, share = self.algorithm.average_cost(cost), self.sampling.share
@@ -126,26 +128,23 @@ class Partial(AbstractWrapper):
             evaluations=share * full.evaluations + single,
         )
 
-    def _local(self, exchange: Exchange, first: bool):
+    def _local(self, exchange: Exchange, all_answer: bool, last: bool):
         def local(message, memory, agent, block, round):
-            inner, state, weight = memory
-            if first:
-                weight, state = self.sampling(round, state)
+            inner, state = memory
+            weight, later = self.sampling(round, state)  # the same in every exchange of the round
+            state = later if last else state
             reply, moved = exchange.local(message, inner, agent, block, round)
-            if first and self.all_answer_first:
-                return reply, Memory(moved, state, weight)
+            if all_answer:
+                return reply, Memory(moved, state)
             there = weight > 0
             inner = jax.tree.map(lambda new, old: jnp.where(there, new, old), moved, inner)
             reply = jax.tree.map(lambda x: jnp.where(there, x, jnp.zeros_like(x)), reply)
             # The server sees whether a reply comes, so its presence takes no bits.
-            return (Coded(weight, 0.0), reply), Memory(inner, state, weight)
+            return (Coded(weight, 0.0), reply), Memory(inner, state)
 
         return local
 
-    def _aggregate(self, exchange: Exchange, first: bool):
-        if first and self.all_answer_first:
-            return exchange.aggregate
-
+    def _aggregate(self, exchange: Exchange):
         def aggregate(server, replies, round):
             coded, values = replies.values
             chances, given = coded.values, replies.weights

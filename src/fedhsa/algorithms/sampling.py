@@ -12,9 +12,7 @@ from jaxtyping import Array, Float
 
 from .. import _check
 from .._random import Stream
-from .._types import Key
-from .base import Round, check_probability
-from .channel import own_key
+from .base import Round, check_probability, own_key
 
 __all__ = ["AbstractSampling", "Availability", "Bernoulli", "UniformSampling", "WeightedSampling"]
 
@@ -97,8 +95,7 @@ class UniformSampling(AbstractSampling):
         return self.count / self.num_agents
 
     def __call__(self, round, state):
-        ranks = jax.random.permutation(_key(round.key), self.num_agents)
-        return _as_weight(ranks[round.agent] < self.count), state
+        return _as_weight(round.agent_is_drawn(self.count, Stream.PARTICIPATION)), state
 
     def check(self, num_agents):
         _check_number_of_agents("num_agents", self.num_agents, num_agents)
@@ -131,7 +128,7 @@ class Bernoulli(AbstractSampling):
         return self.probability
 
     def __call__(self, round, state):
-        return _as_weight(_uniform(round) < self.probability), state
+        return _as_weight(round.happens_to_agent(self.probability, Stream.PARTICIPATION)), state
 
     def counts(self, num_agents):
         return _binomial(num_agents, self.probability)
@@ -169,7 +166,7 @@ class Availability(AbstractSampling):
         return jnp.zeros((), bool)
 
     def __call__(self, round, state):
-        draw = _uniform(round)
+        draw = jax.random.uniform(own_key(round.agent_key, Stream.PARTICIPATION, 0))
         stays = jnp.where(state, draw >= self.down, draw < self.up)
         there = jnp.where(round.index == 0, draw < self.share, stays)
         return _as_weight(there), there
@@ -220,21 +217,13 @@ class WeightedSampling(AbstractSampling):
 
     def __call__(self, round, state):
         p = self.probabilities[round.agent]
-        return jnp.where(_uniform(round) < p, 1 / p, 0), state
+        return jnp.where(round.happens_to_agent(p, Stream.PARTICIPATION), 1 / p, 0), state
 
     def chances(self, num_agents):
         return self.probabilities
 
     def check(self, num_agents):
         _check_number_of_agents("probabilities", len(self.probabilities), num_agents)
-
-
-def _key(key: Any) -> Key:
-    return own_key(key, Stream.PARTICIPATION, 0)
-
-
-def _uniform(round: Round) -> Float[Array, ""]:
-    return jax.random.uniform(_key(round.agent_key))
 
 
 def _binomial(num_agents: int, probability: Any) -> np.ndarray:

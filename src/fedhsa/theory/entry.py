@@ -16,6 +16,7 @@ from ..problems import Problem
 from ..sources import Silent
 from . import exact
 from .laws.carried import predict_carried
+from .laws.chains import predict_on_chains
 from .laws.curvature import CurvedLaw, curved_law
 from .laws.finite import check_exogenous, finite_law
 from .laws.first_order import bias_of, covariance_of, noise_is_known
@@ -26,7 +27,7 @@ from .laws.reported import predict_reported
 from .laws.unbiased import predict_unbiased
 from .maps.linearise import linearised
 from .maps.rounds import LocalRule, RoundMap, check_schedule, local_rule, require_rule
-from .prediction import Prediction, undecided
+from .prediction import Prediction, undecided, unstable
 from .samples.estimate import Estimates, estimates_of
 from .staged import staged
 
@@ -110,11 +111,15 @@ def _predict(
     again = functools.partial(_predict, samples=samples, key=key)
     if (reported := predict_reported(problem, algorithm, again)) is not None:
         return reported
+    rule, finite = local_rule(algorithm), finite_law(problem.agents.source)
+    # The laws of replies below are exact for independent observations, for any number of agents.
+    own_law = local_rule(algorithm.layers[-1]) is not None and (rule is not None or (finite and finite.independent))
+    if not own_law and (found := predict_on_chains(problem, algorithm)) is not None:
+        return found
     if (partial := predict_replies(problem, algorithm, again)) is not None:
         return partial
     if (coded := predict_unbiased(problem, algorithm, again)) is not None:
         return coded
-    rule = local_rule(algorithm)
     if rule is None:
         return predict_carried(problem, algorithm, samples=samples, key=key)
     if noise_is_known(problem):
@@ -253,17 +258,4 @@ def _from_samples(problem: Problem, rule: LocalRule, estimates: Estimates) -> di
         "covariance": covariance,
         "persistent_bias": heterogeneity + persistent,
         "interval": (max(float(low), 0.0), float(high)),
-    }
-
-
-def unstable(dim: int) -> dict[str, Any]:
-    """Returns the fields of a prediction for a method that diverges."""
-    nowhere, nothing = np.full(dim, np.inf), np.zeros(dim)
-    return {
-        "stable": False,
-        "heterogeneity_bias": nowhere,
-        "markov_bias": nothing,
-        "curvature_bias": nothing,
-        "covariance": np.diag(nowhere),
-        "persistent_bias": nowhere,
     }

@@ -266,6 +266,19 @@ class Prediction:
         return {"algorithm": type(self.algorithm).__name__} | {name: plain(getattr(self, name)) for name in names}
 
 
+def unstable(dim: int) -> dict[str, Any]:
+    """Returns the fields of a prediction for a method that diverges."""
+    nowhere, nothing = np.full(dim, np.inf), np.zeros(dim)
+    return {
+        "stable": False,
+        "heterogeneity_bias": nowhere,
+        "markov_bias": nothing,
+        "curvature_bias": nothing,
+        "covariance": np.diag(nowhere),
+        "persistent_bias": nowhere,
+    }
+
+
 def undecided(dim: int) -> dict[str, Any]:
     """Returns the fields of a prediction for a method that may be unstable."""
     unknown = np.full(dim, np.nan)

@@ -129,11 +129,11 @@ def largest_step(A: np.ndarray, rule: LocalRule) -> Limit:
 def largest_carried_step(joint: Joint, algorithm: AbstractAlgorithm, A: np.ndarray) -> Limit:
     """Computes `max_step_size` from the joint map of an algorithm or a wrapped one; NaN if that would take long."""
     joint.check()
-    if joint.size > MOST_CARRIED or _with_step(algorithm, 1.0) is None:
+    if joint.size > MOST_CARRIED or with_step(algorithm, 1.0) is None:
         return Limit(math.nan, "mean", "no step at all")
 
     def growth(step: float) -> float:
-        map = joint.at(_with_step(algorithm, step)).map()
+        map = joint.at(with_step(algorithm, step)).map()
         if not np.abs(map.transition).max() < 1e100:
             return 1e100
         modes = reduced(map)
@@ -163,7 +163,7 @@ def largest_mean_square_step(
 
     def growth(step: float) -> float:
         nonlocal worst
-        found = known if step == own else radius(_with_step(algorithm, step))
+        found = known if step == own else radius(with_step(algorithm, step))
         if found is None:
             return math.nan
         worst = max(worst, found.kind, key=kinds.index)
@@ -188,11 +188,11 @@ def largest_mean_square_step(
     return Limit(math.inf, KINDS[worst], f"{COARSE} steps a decade from {first:.3g} to {low:.3g}, all of them stable")
 
 
-def _with_step(algorithm: Any, step: float) -> Any:
+def with_step(algorithm: Any, step: float) -> Any:
     """Returns the algorithm, or the one it wraps, with another step size; None if it has no step size."""
     if hasattr(algorithm, "step_size"):
         return dataclasses.replace(algorithm, step_size=step)
-    inner = _with_step(algorithm.algorithm, step) if hasattr(algorithm, "algorithm") else None
+    inner = with_step(algorithm.algorithm, step) if hasattr(algorithm, "algorithm") else None
     return None if inner is None else dataclasses.replace(algorithm, algorithm=inner)
 
 

@@ -26,9 +26,7 @@ from .finite import additive_noise, finite_law
 from .first_order import noise_is_known
 from .gaussian import autoregressive
 from .moments import AbstractLaw, Moments, Radius, TooLargeError
-from .pieces import NotDerivedError
 from .played import AbstractPlayedLaw, predict_played
-from .sites import SitesLaw, TwoSitesLaw, sites_law
 
 CLOSE = 1e-10
 """The tolerance for the first round to follow the map of the others, and for noise to preserve conserved sums."""
@@ -211,20 +209,9 @@ def predict_carried(
     stable, nothing, unknown = growth < 1, np.zeros(d), np.full(d, np.nan)
     law, covariance, markov, basis, persistent = CarriedLaw(joint), np.diag(unknown), unknown, "mean", limit
     radius_at: Callable | None = _unknown_radius
-    chains = _on_chains(problem, algorithm) if stable else None
-    if chains is not None:
-        law, basis, persistent = chains, chains.basis, unknown
-        radius = chains.mean_square_radius()
-        stable = radius is not None and radius.stable
-        radius_at = functools.partial(_radius_on_chains, problem, chains)
-    if stable is None:
-        limit = persistent = markov = unknown
-    elif not stable:
+    if not stable:
         limit = persistent = np.full(d, np.inf)
         covariance, markov = np.diag(limit), nothing
-    elif chains is not None:
-        mean, covariance = chains.stationary()
-        markov = mean - limit
     elif isinstance(problem.agents.source, Silent) and problem.affine and len(joint.coins) == 1:
         covariance, markov, basis, radius_at = np.zeros((d, d)), nothing, "exact", None
     elif noise_is_known(problem) and problem.affine and (found := noise_law(joint)) is not None:
@@ -240,7 +227,7 @@ def predict_carried(
         covariance=covariance,
         persistent_bias=persistent,
         interval=None,
-        left_out=math.nan if basis == "mean" or stable is None else law.left_out,
+        left_out=math.nan if basis == "mean" else law.left_out,
         radius_at=radius_at,
         transition=np.empty((0, 0)) if modes is None else modes.transition,
         offset=np.empty(0) if modes is None else modes.offset,
@@ -256,21 +243,6 @@ def predict_carried(
 
 def _unknown_radius(algorithm: AbstractAlgorithm) -> None:
     """The mean-square radius of methods for which only that of the mean is known."""
-
-
-def _on_chains(problem: Problem, algorithm: AbstractAlgorithm) -> SitesLaw | TwoSitesLaw | None:
-    """Returns the law on finite chains; None for other noise, and if it cannot be derived or would take long."""
-    if not problem.affine or finite_law(problem.agents.source) is None:
-        return None
-    try:
-        return sites_law(problem, algorithm)
-    except (NotDerivedError, TooLargeError):
-        return None
-
-
-def _radius_on_chains(problem: Problem, law: SitesLaw | TwoSitesLaw, algorithm: AbstractAlgorithm) -> Radius | None:
-    """Returns the mean-square radius at another step size; None if it would take long."""
-    return sites_law(problem, algorithm, law.federation).mean_square_radius() if law.quick else None
 
 
 def carried_law(joint: Joint) -> AbstractLaw:

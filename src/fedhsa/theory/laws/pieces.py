@@ -6,8 +6,14 @@ $\text{live} \leftarrow F_n\, \text{live} + B_n G$. The coefficients are numbers
 derived in one dimension, by differentiating `local` with respect to the message, the memory and the values of the
 operator. The live variables are a minimal realisation of this derivative (Ho and Kalman, 1966): a basis of all that the
 past contributes to later points, to the reply and to the memory.
+
+What a method draws through its `Round` is prescribed here, one outcome after the other. If an agent's draw matters in
+one exchange only, such as the loss of a reply, the agent has several *ways* through that exchange. Other draws, such as
+the set of agents that take part, are outcomes of the whole round.
 """
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -34,8 +40,9 @@ LATER = (1, 2, 3, 10, 1009)
 """Rounds that must be alike; the first round of a run may differ."""
 
 
-KEYS, ROWS = 6, 64
-"""The number of keys with which an agent's round is tried, to notice one that is random; rows computed at a time."""
+KEYS, ROWS, MOST_DRAWS, MOST_OUTCOMES, MOST_NOISE = 6, 64, 6, 64, 2
+"""The number of keys with which an agent's round is tried, to notice one that is random; rows computed at a time; the
+largest numbers of draws in a round, of their joint outcomes, and of the server's noise relative to its numbers."""
 REMEMBERED = 64
 """The number of methods that are kept, so that another step size requires no other program."""
 
@@ -55,6 +62,13 @@ class Call(NamedTuple):
     """$F$, `(r', r)`."""
     enter: np.ndarray
     """$B$, `(r',)`."""
+    number: int
+    """The number of the call in the exchange; calls whose values are not used are left out."""
+
+    @property
+    def maps(self) -> tuple[np.ndarray, ...]:
+        """$t$, $F$ and $B$."""
+        return self.point, self.carry, self.enter
 
 
 class Part(NamedTuple):
@@ -65,6 +79,8 @@ class Part(NamedTuple):
     calls: tuple[Call, ...]
     end: np.ndarray
     """The reply and the new memory from the last live variables, `(n + q, r)`."""
+    chance: float = 1.0
+    """The probability that the agent draws this way."""
 
 
 class Step(NamedTuple):
@@ -72,19 +88,21 @@ class Step(NamedTuple):
 
     send: np.ndarray
     """$C$, `(M, m, p)`."""
-    parts: tuple[Part, ...]
-    """One for each agent."""
+    parts: tuple[tuple[Part, ...], ...]
+    """The ways of each agent, which draws one of them independently of the others."""
     keep: np.ndarray
     """$S$, `(p, p)`."""
     gather: np.ndarray
     """$R$, `(M, p, n)`."""
+    noise: np.ndarray
+    """The factors of standard normal noise that the server adds, `(p, m)`."""
 
 
 class Pieces(NamedTuple):
-    """The exchanges of a round, for each side of a shared coin, as maps of deviations from a run at the root."""
+    """The exchanges of a round, for each outcome of what is drawn, as maps of deviations from a run at the root."""
 
     rounds: tuple[tuple[Step, ...], ...]
-    """The exchanges of a round, for each outcome of the coin."""
+    """The exchanges of a round, for each outcome."""
     chances: np.ndarray
     """The probabilities of the outcomes."""
     first: tuple[tuple[Step, ...], ...]
@@ -103,11 +121,13 @@ class _Probe(AbstractAgent):
 
     values: Any
     seen: list
+    shift: Any
+    """The number of the first observation, which methods must not look at."""
 
     affine: ClassVar[bool] = True
 
     def operator(self, theta, o, /):
-        return self._answer(theta, o)
+        return self._answer(theta, o - self.shift)
 
     def mean_operator(self, theta, /):
         return self._answer(theta, MEAN)
@@ -119,15 +139,79 @@ class _Probe(AbstractAgent):
         return self.values[len(self.seen) - 1].reshape(theta.shape)
 
 
-class _Coin(Round):
-    """A round whose coin is a number between 0 and 1, and which records the probabilities that are asked for."""
+class _Draw(NamedTuple):
+    """Something that agents draw in a round."""
+
+    row: int
+    """The row of the prescribed outcomes, one for each agent."""
+    count: int
+    """The number of outcomes of an agent, or of agents in a set that is drawn for all of them."""
+    shared: bool
+
+
+class _Script:
+    """A record of what a method draws, by stage and number."""
+
+    def __init__(self):
+        self.coins: list[float] = []
+        self.draws: dict[Any, _Draw] = {}
+        self.chances: dict[Any, Any] = {}
+        """The probabilities of what was drawn since the record was last emptied."""
+        self.noise = 0
+        """The number of values of the server's noise that were used."""
+
+    def drawn(self, which: Any, count: int, chances: Any, shared: bool = False) -> _Draw:
+        if which not in self.draws and len(self.draws) == MOST_DRAWS:
+            raise NotDerivedError("A round draws very often.")
+        self.chances[which] = chances
+        return self.draws.setdefault(which, _Draw(len(self.draws), count, shared))
+
+
+class _Scripted(Round):
+    """A round with prescribed outcomes.
+
+    Its `coin` holds its script, the value of the shared coin, the agents' draws, and the server's noise.
+    """
 
     __slots__ = ()
 
     def happens(self, probability):
-        value, asked = self.coin
-        asked.append(float(probability))
+        script, value, *_ = self.coin
+        script.coins.append(float(probability))
         return jnp.asarray(value < probability)
+
+    def happens_to_agent(self, probability, stage, number=0):
+        return self._outcome((stage, number), 2, jnp.stack([1 - probability, jnp.asarray(probability)])) > 0.5
+
+    def drawn_by_agent(self, count, stage, number=0):
+        return self._outcome((stage, number), count, jnp.full(count, 1 / count)).astype(int)
+
+    def gain_of_agent(self, std, stage, number=0):
+        # Second moments depend on the first two moments of a gain alone, which these outcomes have.
+        return 1 + std * (2 * self._outcome((stage, number), 2, jnp.full(2, 0.5)) - 1)
+
+    def noise(self, shape, dtype, stage, number=0, leaf=0):
+        script, *_, values = self.coin
+        size = math.prod(shape)
+        found = values[script.noise : script.noise + size].reshape(shape)
+        script.noise += size
+        return found
+
+    def agent_is_drawn(self, count, stage):
+        return self._outcome((stage, "set"), int(count), jnp.zeros(0), shared=True) > 0.5
+
+    def _outcome(self, which, count, chances, shared=False):
+        script, _, drawn, _ = self.coin
+        return drawn[script.drawn(which, count, chances, shared).row, self.agent]
+
+
+class _Way(NamedTuple):
+    """Outcomes of all draws that matter in one exchange only, the same for all agents."""
+
+    values: dict[int, int]
+    """An outcome for each row of draws."""
+    chances: np.ndarray
+    """Each agent's probability of them."""
 
 
 class _Method(NamedTuple):
@@ -138,20 +222,86 @@ class _Method(NamedTuple):
     chances: np.ndarray
     watched: tuple[tuple["_Watched", ...], ...]
     """The exchanges of a round, for each outcome of the coin."""
-    alike: tuple[bool, ...]
-    """Whether the first round is like the others, for each outcome of the coin."""
+    sets: tuple[tuple[float, np.ndarray], ...]
+    """The probabilities and outcomes of draws that matter in several exchanges."""
+    ways: tuple[tuple[_Way, ...], ...]
+    """The ways through each exchange."""
+    alike: bool
+    """Whether the first round is like the others."""
     server: np.ndarray
     memory: np.ndarray
     show: np.ndarray
+
+    def rounds(self, given: list, index: int) -> tuple[tuple[Step, ...], ...]:
+        """Returns the exchanges of a round as matrices, for every outcome."""
+        known: dict[Any, Part] = {}
+        return tuple(self._round(exchanges, given, drawn, index, known) for exchanges, drawn in self.outcomes())
+
+    def outcomes(self) -> "list[tuple[tuple[_Watched, ...], np.ndarray]]":
+        return [(exchanges, drawn) for exchanges in self.watched for _, drawn in self.sets]
+
+    def raw(self, exchanges: "tuple[_Watched, ...]", given: list, drawn: np.ndarray, index: int) -> list[list[Step]]:
+        """Returns every exchange with every way through it."""
+        both = zip(exchanges, self.ways, strict=True)
+        return [[exchange.step(_telling(given, drawn, way), index) for way in ways] for exchange, ways in both]
+
+    def _round(
+        self, exchanges: "tuple[_Watched, ...]", given: list, drawn: np.ndarray, index: int, known: dict[Any, Part]
+    ) -> tuple[Step, ...]:
+        found = []
+        for steps, ways in zip(self.raw(exchanges, given, drawn, index), self.ways, strict=True):
+            found.append(_merged(steps, ways, exchanges[0].name, known))
+        self._check_rest(found, exchanges[0].name)
+        return tuple(found)
+
+    def _check_rest(self, steps: list[Step], name: str) -> None:
+        """Raises `NotDerivedError` if the state changes though all operators vanish."""
+        M = len(steps[0].send)
+        for way in range(max(len(parts) for step in steps for parts in step.parts)):
+            w, m = self.server[:, None], np.tile(self.memory[:, None], (M, 1, 1))
+            for step in steps:
+                mix = [np.eye(len(parts))[min(way, len(parts) - 1)] for parts in step.parts]
+                w, m = apply(step, w, m, lambda agent, call, point: 0 * point, mix)
+            if not _near(w[:, 0], self.server):
+                raise NotDerivedError(f"{name} moves at the root even without noise.")
+
+
+def _telling(given: list, drawn: np.ndarray, way: _Way) -> list:
+    """Returns the arguments of an exchange with these outcomes of all draws."""
+    drawn = drawn.copy()
+    for row, value in way.values.items():
+        drawn[row] = value
+    return [*given[:-1], drawn]
+
+
+def _merged(steps: list[Step], ways: Sequence[_Way], name: str, known: dict[Any, Part]) -> Step:
+    """Returns an exchange with several ways; equal parts become one object, which `known` holds."""
+    if any(not _near(x, y) for step in steps for x, y in zip(_frame(step), _frame(steps[0]), strict=True)):
+        raise NotDerivedError(f"The server of {name} depends on an agent's draw in more than its reply.")
+    every = []
+    for i in range(len(steps[0].parts)):
+        parts = [(step.parts[i][0], float(way.chances[i])) for step, way in zip(steps, ways, strict=True)]
+        every.append(tuple(_interned(part._replace(chance=p), known) for part, p in parts if p > 0))
+    return steps[0]._replace(parts=tuple(every))
+
+
+def _frame(step: Step) -> tuple[np.ndarray, ...]:
+    return step.send, step.keep, step.gather, step.noise
+
+
+def _interned(part: Part, known: dict[Any, Part]) -> Part:
+    arrays = [part.begin, part.end, *(x for call in part.calls for x in call.maps)]
+    what = (part.chance, tuple(call.place for call in part.calls), *((x.shape, x.tobytes()) for x in arrays))
+    return known.setdefault(what, part)
 
 
 _known: dict[Any, _Method] = {}
 
 
 def derive(algorithm: AbstractAlgorithm, num_agents: int, dim: int) -> Pieces:
-    """Returns the pieces of an algorithm; raises `NotDerivedError` if its rounds are random, unlike or not affine.
+    """Returns the pieces of an algorithm; raises `NotDerivedError` if its rounds are unlike, not affine, or random.
 
-    This is checked once for all step sizes.
+    What a method draws through the methods of its `Round` may be random. All this is checked once for all step sizes.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(algorithm)
     own = ["step_size" in str(path[-1]) for path, _ in leaves]
@@ -159,7 +309,7 @@ def derive(algorithm: AbstractAlgorithm, num_agents: int, dim: int) -> Pieces:
     which = (structure, tuple(settings), num_agents, dim)
     with precision():
         leaves = jax.tree.leaves(tree.to_device(algorithm, "float64"))
-        given = [x for x, step in zip(leaves, own, strict=True) if step]
+        given = [*(x for x, step in zip(leaves, own, strict=True) if step), np.zeros((MOST_DRAWS, num_agents))]
 
         def rebuilt(given: Sequence[Any]) -> AbstractAlgorithm:
             steps = iter(given)
@@ -173,8 +323,8 @@ def derive(algorithm: AbstractAlgorithm, num_agents: int, dim: int) -> Pieces:
                     _known.pop(next(iter(_known)))
                 _known[which] = found
             method = _known[which]
-            rounds = [_steps(method, side, given, LATER[0]) for side in range(len(method.sides))]
-            first = [r if method.alike[k] else _steps(method, k, given, 0) for k, r in enumerate(rounds)]
+            rounds = method.rounds(given, LATER[0])
+            first = rounds if method.alike else method.rounds(given, 0)
         except NotDerivedError:
             raise
         except (TypeError, ValueError, IndexError, AttributeError, NotImplementedError) as error:
@@ -184,7 +334,8 @@ def derive(algorithm: AbstractAlgorithm, num_agents: int, dim: int) -> Pieces:
                 f"A round of {type(algorithm).__name__} cannot run with prescribed values of the operator: {error}"
             ) from error
     shared = (method.server, method.memory, method.show)
-    return Pieces(tuple(rounds), method.chances, tuple(first), *shared, algorithm.block_length)
+    chances = np.outer(method.chances, [chance for chance, _ in method.sets]).ravel()
+    return Pieces(rounds, chances, first, *shared, algorithm.block_length)
 
 
 def _watch(rebuilt: Callable, given: list, num_agents: int, dim: int) -> _Method:
@@ -199,39 +350,78 @@ def _watch(rebuilt: Callable, given: list, num_agents: int, dim: int) -> _Method
     if any(x.any() for x in constants):
         raise NotDerivedError(f"{name} starts from numbers other than its parameter.")
     show = np.stack([_filled(algorithm, 0, row, 1).theta[0] for row in jnp.eye(len(server))])
+    script = _Script()
 
-    def round(side: float, d: int, asked: list) -> tuple[_Watched, ...]:
+    def round(side: float, d: int) -> tuple[_Watched, ...]:
         numbers = range(len(algorithm.exchanges))
-        return tuple(_Watched(rebuilt, given, k, num_agents, side, d, asked) for k in numbers)
+        return tuple(_Watched(rebuilt, given, k, num_agents, side, d, script) for k in numbers)
 
-    asked: list[float] = []
-    watched = {0.5: round(0.5, 1, asked)}
-    edges = np.unique([0.0, 1.0, *asked])
+    watched = {0.5: round(0.5, 1)}
+    edges = np.unique([0.0, 1.0, *script.coins])
     sides = (edges[:-1] + edges[1:]) / 2
-    watched |= {side: round(side, 1, []) for side in sides if side not in watched}
+    watched |= {side: round(side, 1) for side in sides if side not in watched}
     chosen = tuple(watched[side] for side in sides)
-    method = _Method(sides, np.diff(edges), chosen, (False,) * len(sides), server, memory, show)
-    alike = []
-    for k, side in enumerate(sides):
-        found = _steps(method, k, given, LATER[0])
-        for here, there, step in zip(round(side, dim, []), chosen[k], found, strict=True):
-            if not here.does(step, given, [LATER[0]] * KEYS):
-                raise NotDerivedError(f"A round of {name} is random, or not affine with equal coefficients.")
-            if not there.does(step, given, LATER):
-                raise NotDerivedError(f"The rounds of {name} depend on the number of the round.")
-        alike.append(all(there.does(step, given, [0]) for there, step in zip(chosen[k], found, strict=True)))
-    return method._replace(alike=tuple(alike))
+    sets, ways = _outcomes(chosen[0], script, given, num_agents, name)
+    method = _Method(sides, np.diff(edges), chosen, sets, ways, True, server, memory, show)
+    many = {id(watched[side]): round(side, dim) for side in sides}
+    alike = True
+    for exchanges, drawn in method.outcomes():
+        every = zip(many[id(exchanges)], exchanges, ways, method.raw(exchanges, given, drawn, LATER[0]), strict=True)
+        for here, there, passed, steps in every:
+            for way, step in zip(passed, steps, strict=True):
+                told = _telling(given, drawn, way)
+                if not here.does(step, told, [LATER[0]] * KEYS):
+                    raise NotDerivedError(f"A round of {name} is random, or not affine with equal coefficients.")
+                if not there.does(step, told, LATER):
+                    raise NotDerivedError(f"The rounds of {name} depend on the number of the round.")
+                alike = alike and there.does(step, told, [0])
+    return method._replace(alike=alike)
 
 
-def _steps(method: _Method, side: int, given: list, index: int) -> tuple[Step, ...]:
-    """Returns the exchanges of a round as matrices, for one outcome of the coin."""
-    found = tuple(exchange.step(given, index) for exchange in method.watched[side])
-    w, m = method.server[:, None], np.tile(method.memory[:, None], (found[0].send.shape[0], 1, 1))
-    for step in found:
-        w, m = apply(step, w, m, lambda agent, call, point: 0 * point)
-    if not _near(w[:, 0], method.server):
-        raise NotDerivedError(f"{method.watched[side][0].name} moves at the root even without noise.")
-    return found
+def _outcomes(
+    exchanges: "tuple[_Watched, ...]", script: _Script, given: list, num_agents: int, name: str
+) -> tuple[tuple[tuple[float, np.ndarray], ...], tuple[tuple[_Way, ...], ...]]:
+    """Returns the joint outcomes of a round, and the ways through each of its exchanges."""
+    chances = [exchange.chances(given) for exchange in exchanges]
+    ways, joint = [], []
+    for k, exchange in enumerate(exchanges):
+        elsewhere = {which for j, other in enumerate(chances) if j != k for which in other}
+        here = [which for which in chances[k] if which not in elsewhere]
+        own = [] if exchange.tells else [which for which in here if not script.draws[which].shared]
+        joint += [which for which in chances[k] if which not in own and which not in joint]
+        values = itertools.product(*(range(script.draws[which].count) for which in own))
+        ways.append(
+            tuple(
+                _Way(
+                    {script.draws[which].row: value for which, value in zip(own, chosen, strict=True)},
+                    np.prod([chances[k][which][:, v] for which, v in zip(own, chosen, strict=True)], axis=0)
+                    * np.ones(num_agents),
+                )
+                for chosen in values
+            )
+        )
+    every: list[list[tuple[float, int, np.ndarray]]] = []
+    for which in joint:
+        row, count, shared = script.draws[which]
+        known = next(found[which] for found in chances if which in found)
+        if shared:
+            number, choices = math.comb(num_agents, count), itertools.combinations(range(num_agents), count)
+            found = ((1 / number, np.isin(np.arange(num_agents), chosen)) for chosen in choices)
+        else:
+            number, choices = count**num_agents, itertools.product(range(count), repeat=num_agents)
+            found = ((float(np.prod(known[np.arange(num_agents), c])), np.array(c)) for c in choices)
+        if number > MOST_OUTCOMES:
+            raise NotDerivedError(f"What a round of {name} draws has very many outcomes.")
+        every.append([(chance, row, values) for chance, values in found if chance > 0])
+    if math.prod(len(found) for found in every) > MOST_OUTCOMES:
+        raise NotDerivedError(f"What a round of {name} draws has very many outcomes.")
+    sets = []
+    for outcomes in itertools.product(*every):
+        drawn = np.zeros((MOST_DRAWS, num_agents))
+        for _, row, values in outcomes:
+            drawn[row] = values
+        sets.append((math.prod(chance for chance, _, _ in outcomes), drawn))
+    return tuple(sets), tuple(ways)
 
 
 def _filled(algorithm: AbstractAlgorithm, which: int, values: Any, d: int) -> Any:
@@ -245,8 +435,8 @@ def _flat(numbers: Any) -> tuple[Any, Callable]:
     return ravel_pytree(numbers) if jax.tree.leaves(numbers) else (jnp.zeros(0), lambda x: numbers)
 
 
-def _traced(function: Callable, given: list, *examples: Any) -> tuple[Callable, int]:
-    """Returns a function of step sizes and of many rows of arguments, and the length of its result.
+def _traced(function: Callable, given: list, *examples: Any) -> tuple[Callable, Any]:
+    """Returns a function of step sizes and of many rows of arguments, and its program.
 
     Loops are traced step by step, so that what happens in them can be recorded, and then compiled once.
     """
@@ -254,129 +444,214 @@ def _traced(function: Callable, given: list, *examples: Any) -> tuple[Callable, 
         closed = jax.make_jaxpr(function)(given, *examples)
     run = jax.jit(jax.vmap(jaxpr_as_fun(closed), (*[None] * len(given), *[0] * len(examples))))
 
-    def many(given: list, *rows: np.ndarray) -> np.ndarray:
+    def many(given: list, *rows: np.ndarray) -> list[np.ndarray]:
         count = len(rows[0])
         more = -count % ROWS  # so that other numbers of rows need no other program
         every = (np.concatenate([x, np.repeat(x[-1:], more, axis=0)]) for x in rows)
-        return np.asarray(run(*given, *every)[0])[:count]
+        return [np.asarray(x).reshape(count + more, -1)[:count] for x in run(*given, *every)]
 
-    return many, closed.out_avals[0].shape[0]
+    return many, closed
+
+
+def _reached(closed: Any, argument: int) -> list[bool]:
+    """Returns which results of a program depend on one of its arguments."""
+    reached = {closed.jaxpr.invars[argument]}
+    for equation in closed.jaxpr.eqns:
+        if any(x in reached for x in equation.invars if not hasattr(x, "val")):  # constants have values
+            reached.update(equation.outvars)
+    return [not hasattr(x, "val") and x in reached for x in closed.jaxpr.outvars]
+
+
+class _Done(NamedTuple):
+    """What an agent does in an exchange, for many rows of arguments."""
+
+    places: np.ndarray
+    points: np.ndarray
+    reply: np.ndarray
+    memory: np.ndarray
+    told: np.ndarray
+    """What the reply contains that depends on draws alone, such as the agent's weight."""
+
+    @property
+    def results(self) -> np.ndarray:
+        """Points, reply and memory."""
+        return np.concatenate([self.points, self.reply, self.memory], axis=1)
 
 
 class _Watched:
     """An exchange whose functions act on flat vectors, `d` numbers for each coefficient, for many rows of arguments."""
 
-    def __init__(self, rebuilt: Callable, given: list, number: int, num_agents: int, side: float, d: int, asked: list):
+    def __init__(
+        self, rebuilt: Callable, given: list, number: int, num_agents: int, side: float, d: int, script: _Script
+    ):
         """`rebuilt` makes the algorithm with step sizes such as those in `given`."""
         algorithm = rebuilt(given)
         self.rebuilt, self.number, self.name = rebuilt, number, type(algorithm).__name__
-        self.num_agents, self.d, self.coin = num_agents, d, (side, asked)
+        self.num_agents, self.d, self.side, self.script = num_agents, d, side, script
         self.p, self.q = (len(_flat(floats(x)[0])[0]) for x in algorithm.init(jnp.zeros(1)))
         zero, self.most = jnp.asarray(0), 4 * algorithm.block_length + 8
-        self.send, length = _traced(lambda *row: self._sent(*row)[0], given, jnp.zeros(self.p * d), zero, zero, zero)
-        self.inputs = length // d + self.q
-        self.calls, self.shape = 0, (lambda x: x)
+        self.send, closed = _traced(lambda *row: self._sent(*row)[0], given, jnp.zeros(self.p * d), zero, zero, zero)
+        self.inputs = closed.out_avals[0].shape[0] // d + self.q
+        self.calls, self.draws, self.structure = 0, {}, jax.tree.structure(0)
+        script.chances.clear()
         values = jnp.zeros((self.inputs + self.most) * d)
-        self.local, length = _traced(self._local, given, values, zero, zero, zero)
-        self.n = (length - self.calls) // d - self.calls - self.q
+        self.run, closed = _traced(self._local, given, values, zero, zero, zero)
+        shapes = [x.shape for x in closed.out_avals[4:]]
+        self.leaves = list(zip(_reached(closed, len(given))[4:], shapes, strict=True))
+        """Whether each leaf of the reply depends on messages, memory or operators, and its shape."""
+        self.n = sum(math.prod(shape) for own, shape in self.leaves if own) // d
+        self.tells = not all(own for own, _ in self.leaves)
+        told = jnp.zeros((num_agents, sum(math.prod(shape) for own, shape in self.leaves if not own)))
         replies = jnp.zeros((num_agents, self.n * d))
-        self.gather, _ = _traced(self._gathered, given, jnp.zeros(self.p * d), replies, zero, zero)
+        self.noise, room = 0, jnp.zeros(MOST_NOISE * (self.p + self.n) * d)
+        self.gather, _ = _traced(self._gathered, given, jnp.zeros(self.p * d), replies, told, room, zero, zero)
 
-    def _shared(self, key: Any, index: Any, agent: Any = None) -> Round:
+    def _shared(self, given: list, key: Any, index: Any, agent: Any = None, noise: Any = None) -> Round:
         own = None if agent is None else jax.random.key(1000 + key)
-        return _Coin(index, jax.random.key(key), own, agent, self.num_agents, self.coin)
+        coin = (self.script, self.side, given[-1], noise)
+        return _Scripted(index, jax.random.key(key), own, agent, self.num_agents, coin)
 
     def _sent(self, given: list, w: Any, agent: Any, key: Any, index: Any) -> tuple[Any, Callable]:
         """Returns an agent's message, and the function that unflattens it."""
         algorithm = self.rebuilt(given)
         send = algorithm.exchanges[self.number].send
-        own, deliver = split(send(_filled(algorithm, 0, w, self.d), self._shared(key, index)))
+        own, deliver = split(send(_filled(algorithm, 0, w, self.d), self._shared(given, key, index)))
         numbers, rest = floats(deliver([jax.tree.map(lambda x: x[agent], entries) for entries in own]))
         flat, shape = _flat(numbers)
         return flat, lambda x: whole(shape(x), rest)
 
-    def _local(self, given: list, values: Any, agent: Any, key: Any, index: Any) -> Any:
-        """Returns the places of all calls, their points, reply and memory."""
+    def _local(self, given: list, values: Any, agent: Any, key: Any, index: Any) -> tuple[Any, ...]:
+        """Returns the places of all calls, their points, the memory, the probabilities of draws, and the reply."""
         d, q, algorithm = self.d, self.q, self.rebuilt(given)
         local = algorithm.exchanges[self.number].local
         _, unflatten = self._sent(given, jnp.zeros(self.p * d), agent, key, index)
         message, memory, answers = jnp.split(values, [(self.inputs - q) * d, self.inputs * d])
-        probe, before = _Probe(Silent(), answers.reshape(-1, d), []), _filled(algorithm, 1, memory, d)
-        block = jnp.arange(algorithm.block_length)
-        reply, after = local(unflatten(message), before, probe, block, self._shared(key, index, agent))
+        probe, before = _Probe(Silent(), answers.reshape(-1, d), [], key), _filled(algorithm, 1, memory, d)
+        block = jnp.arange(algorithm.block_length) + key
+        reply, after = local(unflatten(message), before, probe, block, self._shared(given, key, index, agent))
         (reply, others), (after, counted) = floats(reply), floats(after)
         if jax.tree.leaves(others) or not _same(floats(before)[1], counted):
             raise NotDerivedError(f"An agent of {self.name} counts rounds, or replies with whole numbers.")
-        flat, self.shape = _flat(reply)
-        self.calls = len(probe.seen)
-        places = jnp.array([jnp.asarray(place, values.dtype) for place, _ in probe.seen])
-        return jnp.concatenate([places, *(point.reshape(-1) for _, point in probe.seen), flat, _flat(after)[0]])
+        leaves, self.structure = jax.tree.flatten(reply)
+        self.calls, chances = len(probe.seen), dict(self.script.chances)
+        self.draws = {which: len(x) for which, x in chances.items()}
+        points = [point.reshape(-1) for _, point in probe.seen]
+        places = [jnp.asarray(place, values.dtype) for place, _ in probe.seen]
+        lists = (jnp.array(places), _joined(points), _flat(after)[0], _joined(list(chances.values())))
+        return *lists, *leaves
 
-    def _gathered(self, given: list, w: Any, replies: Any, key: Any, index: Any) -> Any:
-        """Returns the server's state after the agents' replies, `(M, n * d)`."""
+    def _gathered(self, given: list, w: Any, replies: Any, told: Any, noise: Any, key: Any, index: Any) -> Any:
+        """Returns the server's state after the agents' replies, `(M, n * d)`, what they tell, and noise."""
         algorithm = self.rebuilt(given)
         before, aggregate = _filled(algorithm, 0, w, self.d), algorithm.exchanges[self.number].aggregate
-        stacked = Replies(jax.vmap(self.shape)(replies))
-        after, counted = floats(aggregate(before, stacked, self._shared(key, index)))
+        stacked, self.script.noise = Replies(jax.vmap(self._reply)(replies, told)), 0
+        after, counted = floats(aggregate(before, stacked, self._shared(given, key, index, noise=noise)))
+        self.noise = self.script.noise // self.d
         if not _same(floats(before)[1], counted):
             raise NotDerivedError(f"The server of {self.name} counts rounds.")
         return _flat(after)[0]
 
+    def _reply(self, flat: Any, told: Any) -> Any:
+        leaves, at = [], {True: 0, False: 0}
+        for own, shape in self.leaves:
+            size = math.prod(shape)
+            leaves.append((flat if own else told)[at[own] : at[own] + size].reshape(shape))
+            at[own] += size
+        return jax.tree.unflatten(self.structure, leaves)
+
+    def local(self, given: list, values: np.ndarray, agents: Any, keys: Any, indices: Any) -> _Done:
+        """Returns what agents do with these messages, memories and values of the operator."""
+        more = (self.inputs + self.most) * self.d - values.shape[1]  # values of calls that do not happen
+        rows = _rows(np.pad(values, ((0, 0), (0, more))), agents, keys, indices)
+        places, points, memory, _, *leaves = self.run(given, *rows)
+        nothing = np.zeros((len(values), 0))
+        reply, told = (
+            np.concatenate([nothing, *(x for x, (own, _) in zip(leaves, self.leaves, strict=True) if own is kind)], 1)
+            for kind in (True, False)
+        )
+        return _Done(places, points, reply, memory, told)
+
+    def chances(self, given: list) -> dict[Any, np.ndarray]:
+        """Returns the probabilities of what each agent draws, `(M, count)`."""
+        agents = np.arange(self.num_agents)
+        values = np.zeros((self.num_agents, (self.inputs + self.most) * self.d))
+        found = self.run(given, *_rows(values, agents, 0, LATER[0]))[3]
+        ends = np.cumsum(list(self.draws.values()))
+        return {which: found[:, end - self.draws[which] : end] for which, end in zip(self.draws, ends, strict=True)}
+
     def step(self, given: list, index: int) -> Step:
-        """Returns the exchange as matrices; it has one dimension."""
-        M, p, n, calls, agents = self.num_agents, self.p, self.n, self.calls, np.arange(self.num_agents)
-        sent = self.send(given, *_rows(np.tile(np.eye(p + 1, p), (M, 1)), np.repeat(agents, p + 1), 0, index))
+        """Returns the exchange as matrices, with one way for each agent; it has one dimension."""
+        M, p, n, agents = self.num_agents, self.p, self.n, np.arange(self.num_agents)
+        (sent,) = self.send(given, *_rows(np.tile(np.eye(p + 1, p), (M, 1)), np.repeat(agents, p + 1), 0, index))
         sent = sent.reshape(M, p + 1, -1)
-        width, rng = self.inputs + calls, np.random.default_rng(0)
-        tried = rng.standard_normal(width)
-        values = np.concatenate([np.eye(width + 1, width), np.repeat(tried[None], M, axis=0)])
-        found = self.local(given, *_rows(self._padded(values), np.r_[np.zeros(width + 1, int), agents], 0, index))
-        places, found = found[0, :calls].astype(int).tolist(), found[:, calls:]
-        after = self.gather(given, *_rows(*self._units(), 0, index))
+        width, rng = self.inputs + self.calls, np.random.default_rng(0)
+        tried = np.repeat(rng.standard_normal(width)[None], M, axis=0)
+        units = np.eye(width + 1, width)
+        done = self.local(given, np.concatenate([units, tried]), np.r_[np.zeros(width + 1, int), agents], 0, index)
+        found, told = done.results, done.told[width + 1 :]
+        rows = np.eye(p + M * n + self.noise + 1, p + M * n + self.noise)
+        w, replies, noise = np.split(rows, [p, p + M * n], axis=1)
+        told = np.broadcast_to(told, (len(rows), *told.shape))
+        (after,) = self.gather(given, *_rows(w, replies.reshape(-1, M, n), told, self._noise(noise), 0, index))
         if sent[:, -1].any() or found[width].any() or after[-1].any():
             raise NotDerivedError(f"A round of {self.name} adds constants.")
-        part = realise(found[:width].T, places, self.inputs)
+        part = realise(found[:width].T, done.places[0].astype(int).tolist(), self.inputs)
         parts = [part] * M
         for i in agents[1:]:
             if not _near(found[width + 1 + i], found[width + 1]):  # this agent does something else
-                own = self.local(given, *_rows(self._padded(values), np.full(len(values), i), 0, index))
-                parts[i] = realise(own[:width, calls:].T, own[0, :calls].astype(int).tolist(), self.inputs)
-        gather = np.moveaxis(after[p:-1].reshape(M, n, p), 1, 2)
-        return Step(np.moveaxis(sent[:, :-1], 1, 2), tuple(parts), after[:p].T, gather)
+                own = self.local(given, units, np.full(len(units), i), 0, index)
+                parts[i] = realise(own.results[:width].T, own.places[0].astype(int).tolist(), self.inputs)
+        gather = np.moveaxis(after[p : p + M * n].reshape(M, n, p), 1, 2)
+        ways, send = tuple((part,) for part in parts), np.moveaxis(sent[:, :-1], 1, 2)
+        return Step(send, ways, after[:p].T, gather, after[p + M * n : -1].T)
 
-    def _padded(self, values: np.ndarray) -> np.ndarray:
-        """Adds values of calls that do not happen."""
-        more = (self.inputs + self.most) * self.d - values.shape[1]
-        return np.pad(values, ((0, 0), (0, more)))
-
-    def _units(self) -> tuple[np.ndarray, np.ndarray]:
-        """Every direction of the server's state and of the replies, and none."""
-        p, size = self.p, self.num_agents * self.n
-        rows = np.eye(p + size + 1, p + size)
-        return rows[:, :p], rows[:, p:].reshape(-1, self.num_agents, self.n)
+    def _noise(self, values: np.ndarray) -> np.ndarray:
+        """Adds noise that is not used."""
+        return np.pad(values, ((0, 0), (0, MOST_NOISE * (self.p + self.n) * self.d - values.shape[1])))
 
     def does(self, step: Step, given: list, indices: Sequence[int]) -> bool:
         """Returns whether the exchange does what `step` says, in rounds of these numbers, with a key for each."""
         rng, d, M, count = np.random.default_rng(0), self.d, self.num_agents, len(indices)
         scale, keys = np.where(np.arange(count) % 2, 1e3, 1.0)[:, None, None], np.arange(count)
-        others = [i for i, part in enumerate(step.parts) if part is not step.parts[0]]
+        told = np.zeros((count, M, 0))
+        if self.tells:
+            width, agents = self.inputs + self.calls, np.tile(np.arange(M), count)
+            every = [np.repeat(x, M) for x in (keys, indices)]
+            told = self.local(given, rng.standard_normal((count * M, width * d)), agents, *every).told
+            told = told.reshape(count, M, -1)
+        others = [i for i, (part,) in enumerate(step.parts) if part is not step.parts[0][0]]
         for agent in (0, *others):
-            part = step.parts[agent]
-            x = scale * rng.standard_normal((count, self.inputs + len(part.calls), d))
-            live, seen = part.begin @ x[:, : self.inputs], []
-            for n, call in enumerate(part.calls):
-                seen.append((call.point @ live).reshape(count, d))
-                live = call.carry @ live + call.enter[:, None] * x[:, self.inputs + n, None]
-            expected = np.concatenate([*seen, (part.end @ live).reshape(count, -1)], axis=1)
-            rows = _rows(self._padded(x.reshape(count, -1)), np.full(count, agent), keys, indices)
-            found, places = self.local(given, *rows), [call.place for call in part.calls]
-            if self.calls != len(places) or not _near(found, np.column_stack([np.tile(places, (count, 1)), expected])):
+            (part,) = step.parts[agent]
+            x = scale * rng.standard_normal((count, self.inputs + self.calls, d))
+            done = self.local(given, x.reshape(count, -1), np.full(count, agent), keys, indices)
+            used = {call.number for call in part.calls}
+            live, seen, expected = part.begin @ x[:, : self.inputs], [], []
+            for call in part.calls:
+                seen.append(done.points.reshape(count, self.calls, d)[:, call.number])
+                expected.append((call.point @ live).reshape(count, d))
+                live = call.carry @ live + call.enter[:, None] * x[:, self.inputs + call.number, None]
+            ends = [np.concatenate([done.reply, done.memory], axis=1), (part.end @ live).reshape(count, -1)]
+            places = np.array([call.place for call in part.calls])
+            if not _near(done.places[:, sorted(used)], np.tile(places, (count, 1))) or not _near(*ends):
+                return False
+            if seen and not _near(np.stack(seen), np.stack(expected)):
                 return False
         w, r = scale * rng.standard_normal((count, self.p, d)), rng.standard_normal((count, M, self.n, d))
-        after = self.gather(given, *_rows(w.reshape(count, -1), r.reshape(count, M, -1), keys, indices))
-        sent = self.send(given, *_rows(w.reshape(count, -1), np.zeros(count, int), keys, indices))
-        expected = step.keep @ w + np.einsum("ipn,cind->cpd", step.gather, r)
-        return _near(after, expected.reshape(count, -1)) and _near(sent, (step.send[0] @ w).reshape(count, -1))
+        noise = rng.standard_normal((count, self.noise, d))
+        rows = _rows(w.reshape(count, -1), r.reshape(count, M, -1), told, self._noise(noise.reshape(count, -1)))
+        rows += _rows(np.asarray(keys), indices)
+        (after,), replied = self.gather(given, *rows), np.einsum("ipn,cind->cpd", step.gather, r)
+        (sent,) = self.send(given, *_rows(rows[0], np.zeros(count, int), keys, indices))
+        both = [
+            (told, np.broadcast_to(told[:1], told.shape)),
+            (after, (step.keep @ w + replied + step.noise @ noise).reshape(count, -1)),
+            (sent, (step.send[0] @ w).reshape(count, -1)),
+        ]
+        return all(_near(found, expected) for found, expected in both)
+
+
+def _joined(vectors: list) -> Any:
+    return jnp.concatenate([jnp.zeros(0), *vectors])
 
 
 def _rows(first: np.ndarray, *others: Any) -> list[np.ndarray]:
@@ -389,17 +664,23 @@ def _same(before: Any, after: Any) -> bool:
     return all(a is b for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True))
 
 
-def apply(step: Step, server: np.ndarray, memory: np.ndarray, operator: Callable) -> tuple[np.ndarray, np.ndarray]:
+def apply(
+    step: Step, server: np.ndarray, memory: np.ndarray, operator: Callable, mix: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
     """Runs an exchange in one dimension for columns of states, `(p, k)` and `(M, q, k)`.
 
-    `operator` maps an agent, the number of a call and its points `(k,)` to values `(k,)`.
+    `operator` maps an agent, the number of a call and its points `(k,)` to values `(k,)`. `mix` are the factors of each
+    agent's ways, whose results are added.
     """
     after, kept, n = step.keep @ server, [], step.gather.shape[-1]
-    for i, part in enumerate(step.parts):
-        live = part.begin @ np.concatenate([step.send[i] @ server, memory[i]])
-        for number, call in enumerate(part.calls):
-            live = call.carry @ live + np.outer(call.enter, operator(i, number, call.point @ live))
-        end = part.end @ live
+    for i, parts in enumerate(step.parts):
+        end = 0.0
+        for factor, part in zip(mix[i], parts, strict=True):
+            live = part.begin @ np.concatenate([step.send[i] @ server, memory[i]])
+            for call in part.calls:
+                live = call.carry @ live + np.outer(call.enter, operator(i, call.number, call.point @ live))
+            end = end + factor * (part.end @ live)
+        end = np.asarray(end)
         after = after + step.gather[i] @ end[:n]
         kept.append(end[n:])
     return after, np.stack(kept)
@@ -412,7 +693,10 @@ def realise(J: np.ndarray, places: list[int], inputs: int) -> Part:
     before a call are rows of what the past contributes to the future. The first independent ones are chosen, points
     before outcomes, so that equal steps have equal coefficients.
     """
-    n, calls, previous = len(places), [], None
+    numbers = _used(J, len(places), inputs)
+    rows = [*numbers, *range(len(places), len(J))]
+    J = J[np.ix_(rows, [*range(inputs), *(inputs + k for k in numbers)])]
+    n, calls, previous = len(numbers), [], None
     begin = np.empty((0, inputs))
     for now in range(n + 1):
         rows = list(range(now, len(J)))  # later points, then reply and memory
@@ -424,11 +708,22 @@ def realise(J: np.ndarray, places: list[int], inputs: int) -> Part:
             before_rows, before = previous
             where = [before_rows.index(rows[k]) for k in chosen]
             carry = before[where] if where else np.empty((0, before.shape[1]))
-            calls.append(Call(places[now - 1], before[0], carry, J[[rows[k] for k in chosen], inputs + now - 1]))
+            number = numbers[now - 1]
+            enter = J[[rows[k] for k in chosen], inputs + now - 1]
+            calls.append(Call(places[number], before[0], carry, enter, number))
         previous = rows, combine
     assert previous is not None
     rows, combine = previous
     return Part(begin, tuple(calls), combine)
+
+
+def _used(J: np.ndarray, count: int, inputs: int) -> list[int]:
+    """Returns the numbers of the calls on whose values the reply or the memory depends, also through later calls."""
+    used: list[int] = []
+    for k in range(count - 1, -1, -1):
+        if J[[*used, *range(count, len(J))], inputs + k].any():
+            used.append(k)
+    return used[::-1]
 
 
 def _independent(rows: np.ndarray) -> tuple[list[int], np.ndarray]:

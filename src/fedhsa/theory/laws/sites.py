@@ -15,7 +15,7 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -90,13 +90,15 @@ class Action(NamedTuple):
     times: int
 
 
-def actions_of(step: Step, at: int, last: bool, length: int, again: set[int]) -> tuple[list[list[Action]], int]:
-    """Returns every agent's actions in an exchange that begins at observation `at`, and where it ends.
+def actions_of(
+    parts: Sequence[Part], at: int, last: bool, length: int, again: set[int]
+) -> tuple[list[list[Action]], int]:
+    """Returns the actions of agents in an exchange that begins at observation `at`, and where it ends.
 
     `again` are the observations that later exchanges use, before which the chains must not move on.
     """
-    every, ends = [], set()
-    for part in step.parts:
+    every, ends = [], []
+    for part in parts:
         found: list[Action] = []
         now, calls = at, []
         for call in part.calls:
@@ -111,14 +113,14 @@ def actions_of(step: Step, at: int, last: bool, length: int, again: set[int]) ->
             moves = used and now not in again
             found.append(Action(tuple(calls), moves, 1))
             now += moves
-        if last:
-            found += [Action((), True, 1)] * (length - now)
-            now = length
-        every.append(_grouped(found))
-        ends.add(now)
-    if len(ends) > 1:
-        raise NotDerivedError("The agents use different numbers of observations in an exchange.")
-    return every, ends.pop()
+        every.append(found)
+        ends.append(now)
+    end = length if last else max(ends)
+    for found, now in zip(every, ends, strict=True):  # an agent may use fewer observations than others, or none
+        if again.intersection(range(now, end)):
+            raise NotDerivedError("The agents use different numbers of observations in an exchange.")
+        found += [Action((), True, 1)] * (end - now)
+    return [_grouped(found) for found in every], end
 
 
 def _grouped(actions: Sequence[Action]) -> list[Action]:
@@ -138,7 +140,7 @@ def _equal(a: Action, b: Action) -> bool:
     for one, two in zip(a.calls, b.calls, strict=True):
         if (one.place == MEAN) != (two.place == MEAN) or one.carry.shape != two.carry.shape:
             return False
-        if not all(np.allclose(x, y, rtol=1e-11, atol=1e-14) for x, y in zip(one[1:], two[1:], strict=True)):
+        if not all(np.allclose(x, y, rtol=1e-11, atol=1e-14) for x, y in zip(one.maps, two.maps, strict=True)):
             return False
     return all(call.carry.shape[0] == call.carry.shape[1] for call in a.calls)
 
@@ -161,6 +163,11 @@ class Walk:
             self.matrix = self._product([self._second(*both) for both in self.maps], self.S * sizes[0] ** 2)
         self.kernel = np.linalg.matrix_power(self.moves, sum(a.times for a in actions if a.moves)).T
         self.sizes = sizes
+
+    def work(self, carried: int) -> float:
+        """Returns the number of multiplications for each state of others, who carry this many numbers."""
+        m = max(self.sizes)
+        return self.S * m**2 * carried + (self.S * m**4 if self.matrix is not None else len(self.maps) * self.S * m**3)
 
     def _map(self, action: Action) -> np.ndarray:
         """Returns the map of (live, 1) by the calls of an action, for every state and outcome, `(S, T, m', m)`."""
@@ -234,34 +241,67 @@ class Walk:
         return X
 
 
+class Way(NamedTuple):
+    r"""A way of an agent through an exchange: it begins as $E x$ and contributes $R\,(\text{live}, 1)$."""
+
+    chance: float
+    E: np.ndarray
+    R: np.ndarray
+    walk: Walk
+
+
+class Contribution:
+    """An agent's contribution to an exchange, on its chain, averaged over its ways."""
+
+    def __init__(self, ways: Sequence[Way], stationary: np.ndarray):
+        self.ways, self.moved = ways, ways[0].walk.moved
+        self.mean = self.crossed(stationary[:, None, None] * np.eye(ways[0].E.shape[1])).sum(-3)
+        """The contribution on average as a map of $x$, with the agent's chain in its stationary state."""
+
+    @property
+    def kernel(self) -> np.ndarray:
+        """The transition of the agent's chain over the exchange."""
+        return self.ways[0].walk.kernel.T
+
+    def crossed(self, X: np.ndarray) -> np.ndarray:
+        """Returns the mean of the contribution times $w^T$, given $E[x w^T]$ by the state of the agent."""
+        return sum((p * (R @ walk.crossed(E @ X)) for p, E, R, walk in self.ways), np.zeros(()))
+
+    def squared(self, X: np.ndarray) -> np.ndarray:
+        """Returns the second moments of the contribution."""
+        return sum((p * (R @ walk.squared(E @ X @ E.T) @ R.T) for p, E, R, walk in self.ways), np.zeros(()))
+
+
 class Exchanged(NamedTuple):
-    r"""An exchange in reduced coordinates: $x' = L x + \sum_i R_i\,(\text{live}_i, 1)$, each begun as $E_i x$."""
+    r"""An exchange in reduced coordinates: $x'$ is $L x$ plus the contributions of all agents."""
 
     L: np.ndarray
-    E: list[np.ndarray]
-    R: list[np.ndarray]
-    walks: list[Walk]
-    means: list[np.ndarray]
-    r"""$R_i\, E[\text{live}_i]$ as a map of $x$, with the agent's chain in its stationary state."""
+    shares: list[Contribution]
+    noise: np.ndarray
+    """The covariance of the noise that the server adds."""
+
+    def alone(self, Y: np.ndarray, sites: Sequence[int] = ()) -> np.ndarray:
+        """Returns moments after the exchange without the contributions of these agents."""
+        L = self.others(sites)
+        return L @ Y @ L.T + Y[..., -1:, -1:] * self.noise
 
     def others(self, sites: Sequence[int]) -> np.ndarray:
         """Returns the map of $x$ by everybody except these agents."""
-        return self.L + sum((mean for i, mean in enumerate(self.means) if i not in sites), np.zeros_like(self.L))
+        means = (share.mean for i, share in enumerate(self.shares) if i not in sites)
+        return self.L + sum(means, np.zeros_like(self.L))
 
     def advance(self, Y: np.ndarray, sites: Sequence[int], batch: int) -> np.ndarray:
         """Returns moments `(*batch, S, ..., S, N, N)` after the exchange, with one axis for each site."""
         L = self.others(sites)
-        XX, UX = Y, L @ Y
-        UU = UX @ L.T
+        XX, UX, UU = Y, L @ Y, self.alone(Y, sites)
         for q, i in enumerate(sites):
-            axis, walk, E, R = batch + q, self.walks[i], self.E[i], self.R[i]
+            axis, share = batch + q, self.shares[i]
             XX, UX, UU = (np.moveaxis(part, axis, -3) for part in (XX, UX, UU))
-            EX = E @ XX
-            with_u = R @ walk.crossed(E @ transpose(UX))
-            UU = walk.moved(UU) + with_u + transpose(with_u) + R @ walk.squared(EX @ E.T) @ R.T
+            with_u = share.crossed(transpose(UX))
+            UU = share.moved(UU) + with_u + transpose(with_u) + share.squared(XX)
             if q + 1 < len(sites):
-                UX = walk.moved(UX) + R @ walk.crossed(EX)
-                XX = walk.moved(XX)
+                UX = share.moved(UX) + share.crossed(XX)
+                XX = share.moved(XX)
             XX, UX, UU = (np.moveaxis(part, -3, axis) for part in (XX, UX, UU))
         return UU
 
@@ -273,6 +313,7 @@ class Federation:
         self.pieces, self.outcomes, self.name = pieces, outcomes, name
         self.num_agents, self.num_states, self.dim = len(outcomes.A), outcomes.A.shape[1], outcomes.A.shape[-1]
         self.into, self.out_of = _coordinates(pieces, self.num_agents)
+        self._walks: dict[Any, Walk] = {}
         self.rounds = [self._round(steps) for steps in pieces.rounds]
         same = all(a is b for a, b in zip(pieces.first, pieces.rounds, strict=True))
         self.first = self.rounds if same else [self._round(steps) for steps in pieces.first]
@@ -286,7 +327,7 @@ class Federation:
     def kinds(self) -> np.ndarray:
         """A number for each agent, the same for agents that observe, do, receive and contribute the same."""
         steps = [step for steps in self.pieces.rounds for step in steps]
-        parts = np.array([[id(step.parts[i]) for step in steps] for i in range(self.num_agents)])
+        parts = np.array([[id(way) for step in steps for way in step.parts[i]] for i in range(self.num_agents)])
         parts = np.unique(parts, axis=0, return_inverse=True)[1]
         messages = [x for step in steps for x in (step.send, step.gather)]
         rows = [x.reshape(self.num_agents, -1) for x in (*self.outcomes, parts, *messages)]
@@ -313,44 +354,66 @@ class Federation:
         pieces, d, at, found = self.pieces, self.dim, 0, []
         p, q = len(pieces.server), len(pieces.memory)
         for k, step in enumerate(steps):
-            later = {call.place for other in steps[k + 1 :] for call in other.parts[0].calls}
-            every, at = actions_of(step, at, k == len(steps) - 1, pieces.block_length, later)
+            again = {call.place for later in steps[k + 1 :] for ways in later.parts for w in ways for call in w.calls}
+            flat = [(i, part) for i, ways in enumerate(step.parts) for part in ways]
+            last = k == len(steps) - 1
+            every, at = actions_of([part for _, part in flat], at, last, pieces.block_length, again)
             U, V = self.out_of[k], self.into[(k + 1) % len(steps)]
-            L = _with_one(np.kron(V[:, :p] @ step.keep @ U[:p], np.eye(d)))
-            n = step.gather.shape[-1]
-            E, R, walks, means = [], [], [], []
-            for i, (part, actions) in enumerate(zip(step.parts, every, strict=True)):
+            n, ways = step.gather.shape[-1], [[] for _ in range(self.num_agents)]
+            for (i, part), actions in zip(flat, every, strict=True):
                 own = slice(p + i * q, p + (i + 1) * q)
                 begin = part.begin @ np.concatenate([step.send[i] @ U[:p], U[own]])
                 end = (V[:, :p] @ step.gather[i]) @ part.end[:n] + V[:, own] @ part.end[n:]
-                E.append(_with_one(np.kron(begin, np.eye(d))))
-                R.append(_with_zero(np.kron(end, np.eye(d))))
-                walk = Walk(part, actions, Outcomes(*(x[i] for x in self.outcomes)))
-                walks.append(walk)
-                first = self.outcomes.stationary[i][:, None, None] * E[-1]
-                means.append(R[-1] @ walk.crossed(first).sum(-3))
-            found.append(Exchanged(L, E, R, walks, means))
+                E, R = _with_one(np.kron(begin, np.eye(d))), _with_zero(np.kron(end, np.eye(d)))
+                ways[i].append(Way(part.chance, E, R, self._walk(i, part, actions)))
+            L = _with_one(np.kron(V[:, :p] @ step.keep @ U[:p], np.eye(d)))
+            shares = [Contribution(w, pi) for w, pi in zip(ways, self.outcomes.stationary, strict=True)]
+            found.append(Exchanged(L, shares, _with_zero(np.kron(_square(V[:, :p] @ step.noise), np.eye(d)))))
         return found
+
+    def _walk(self, agent: int, part: Part, actions: list[Action]) -> Walk:
+        """Returns an agent's walk, which the outcomes of a round share if the agent does the same in them."""
+        moves = tuple((len(action.calls), action.moves, action.times) for action in actions)
+        if (agent, id(part), moves) not in self._walks:
+            self._walks[agent, id(part), moves] = Walk(part, actions, Outcomes(*(x[agent] for x in self.outcomes)))
+        return self._walks[agent, id(part), moves]
+
+    def noiseless(self) -> "Federation":
+        """Returns the same agents with their mean operators, and so with one state each."""
+        weights = np.einsum("is,istu->ist", self.outcomes.stationary, self.outcomes.flow)
+        A, g = (np.einsum("ist,ist...->i...", weights, x)[:, None, None] for x in (self.outcomes.A, self.outcomes.g))
+        one = np.ones((self.num_agents, 1))
+        return Federation(self.pieces, Outcomes(one[..., None, None], A, g, one, one), self.name)
+
+    def at(self, algorithm: AbstractAlgorithm) -> "Federation":
+        """Returns the same agents with another algorithm."""
+        return Federation(derive(algorithm, self.num_agents, self.dim), self.outcomes, self.name)
+
+    def mean_round(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the linear and the constant part of a round in the mean, in which every exchange is on average."""
+        mean = np.zeros((self.size + 1,) * 2)
+        for chance, steps in zip(self.pieces.chances, self.rounds, strict=True):
+            mean += chance * functools.reduce(lambda X, step: step.others(()) @ X, steps, np.eye(self.size + 1))
+        return mean[:-1, :-1], mean[:-1, -1]
 
     @functools.cached_property
     def field(self) -> float | None:
         """The mean-square radius in the Gaussian field of all agents."""
         S, N, chances = self.num_states, self.size, self.pieces.chances
         begun = np.eye(S)[:, :, None, None] * np.eye(N + 1)  # by the state at the start, then by the current one
-        mean, members = 0.0, [i for _, (i,) in self.sets(1)]
+        members = [i for _, (i,) in self.sets(1)]
         maps, kernels = np.zeros((len(members), S, N, N)), np.zeros((len(members), S, S))
         for chance, steps in zip(chances, self.rounds, strict=True):
-            mean = mean + chance * functools.reduce(lambda X, step: step.others(()) @ X, steps, np.eye(N + 1))
             for k, i in enumerate(members):
                 X, kernel = begun, np.eye(S)
                 for step in steps:
-                    walk = step.walks[i]
-                    X = walk.moved(step.others((i,)) @ X) + step.R[i] @ walk.crossed(step.E[i] @ X)
-                    kernel = kernel @ walk.kernel.T
+                    share = step.shares[i]
+                    X = share.moved(step.others((i,)) @ X) + share.crossed(X)
+                    kernel = kernel @ share.kernel
                 maps[k] += chance * X.sum(1)[:, :-1, :-1]
                 kernels[k] += chance * kernel
         counts, pi = np.array([number for number, _ in self.sets(1)]), self.outcomes.stationary[members]
-        alone = np.asarray(mean)[:-1, :-1]  # in which no agent's later exchanges depend on its earlier observations
+        alone, _ = self.mean_round()  # in which no agent's later exchanges depend on its earlier observations
         mean = alone + np.einsum("k,kab->ab", counts, np.einsum("ks,ksab->kab", pi, maps) - alone)
         return field_radius(mean, maps, counts, kernels, pi)
 
@@ -361,9 +424,7 @@ class Federation:
             return math.inf
         for step in self.rounds[0]:
             after, before = step.L.shape
-            walk = step.walks[0]
-            m = max(walk.sizes)
-            own = S * m * m * (before + after) + (S * m**4 if walk.matrix is not None else len(walk.actions) * S * m**3)
+            own = sum(way.walk.work(before + after) for share in step.shares for way in share.ways) / self.num_agents
             total += S**sites * (2 * before * after * (before + after) + sites * own)
         return len(self.rounds) * total
 
@@ -378,13 +439,16 @@ def _coordinates(pieces: Pieces, M: int) -> tuple[list[np.ndarray], list[np.ndar
 
     def drawn(step: Step) -> np.ndarray:
         """A random exchange as a map of (z, 1)."""
-        values = rng.standard_normal((2, M, max((len(part.calls) for part in step.parts), default=0)))
+        calls = [call.number for ways in step.parts for part in ways for call in part.calls]
+        values = rng.standard_normal((2, M, max(calls, default=-1) + 1))
+        mix = [rng.dirichlet(np.ones(len(ways))) for ways in step.parts]
         columns = np.eye(n, n + 1)
         one = np.eye(n + 1)[-1]
         w, m = apply(
             step, columns[:p], columns[p:].reshape(M, q, n + 1),
-            lambda i, c, point: 0.5 * values[0, i, c] * point + values[1, i, c] * one,
+            lambda i, c, point: 0.5 * values[0, i, c] * point + values[1, i, c] * one, mix,
         )  # fmt: skip
+        w[:, -1] += step.noise @ rng.standard_normal(step.noise.shape[1])
         return np.concatenate([w, m.reshape(M * q, n + 1)])
 
     reach = [np.zeros((n, 0)) for _ in range(exchanges)]
@@ -430,6 +494,10 @@ def _with_one(map: np.ndarray) -> np.ndarray:
     found = np.zeros((map.shape[0] + 1, map.shape[1] + 1))
     found[:-1, :-1], found[-1, -1] = map, 1
     return found
+
+
+def _square(factors: np.ndarray) -> np.ndarray:
+    return factors @ factors.T
 
 
 def _with_zero(map: np.ndarray) -> np.ndarray:
@@ -541,8 +609,7 @@ class EachSiteLaw(SitesLaw):
         batch = blocks.shape[:-3]
         for step in steps:
             U, V = blocks[..., 0, :, :], blocks[..., 1:, :, :].reshape(*batch, len(self.sites), S, *blocks.shape[-2:])
-            alone = step.others(())
-            still = alone @ U @ alone.T
+            still = step.alone(U)
             after, away = still, []
             for k, i in enumerate(self.sites):
                 pi = outcomes.stationary[i][:, None, None]

@@ -1,0 +1,91 @@
+"""Predictions for any affine method on finite chains, from the law of its own exchanges."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..._linear import spectral_radius
+from ...algorithms import AbstractAlgorithm
+from ...problems import Problem
+from ..prediction import Prediction, undecided, unstable
+from ..stability import Limit, first_crossing, largest_mean_square_step, with_step
+from .finite import finite_law
+from .moments import Radius, TooLargeError
+from .pieces import NotDerivedError
+from .sites import Federation, SitesLaw, TwoSitesLaw, sites_law
+
+EACH = 2.0**25
+"""The time of the pieces for another step size, in multiplications."""
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class ChainsPrediction(Prediction):
+    """A prediction on finite chains; `transition` and `offset` are those of all that the method carries."""
+
+    law: SitesLaw | TwoSitesLaw = dataclasses.field(repr=False)  # pyright: ignore[reportIncompatibleVariableOverride]
+    mean_radius_at: Callable[[AbstractAlgorithm], float] = dataclasses.field(repr=False)
+    """A function from the algorithm with another step size to the factor of its mean error per round without noise."""
+
+    @functools.cached_property
+    def max_step_size(self) -> Limit:
+        """The smallest step size at which the method diverges; NaN if it has no single step size.
+
+        The attribute `kind` of the result states whether it refers to the mean or to the mean square.
+        """
+        if with_step(self.algorithm, 1.0) is None:
+            return Limit(math.nan, "mean", "no step at all")
+
+        def excess(steps: np.ndarray) -> np.ndarray:
+            return np.array([self.mean_radius_at(with_step(self.algorithm, step)) - 1 for step in steps])
+
+        own = getattr(self.algorithm.layers[-1], "step_size", None)
+        each = EACH * len(self.law.federation.rounds)
+        mean = first_crossing(excess, self.jacobians, self.algorithm.block_length, own, each)
+        assert self.radius_at is not None
+        return largest_mean_square_step(self.algorithm, self.radius_at, mean)
+
+    @property
+    def max_local_steps(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """None, since it is unknown."""
+        return None
+
+
+def predict_on_chains(problem: Problem, algorithm: AbstractAlgorithm) -> ChainsPrediction | None:
+    """Predicts an affine method on finite chains; None if its law cannot be derived or would take long."""
+    if not problem.affine or finite_law(problem.agents.source) is None:
+        return None
+    try:
+        law = sites_law(problem, algorithm)
+    except (NotDerivedError, TooLargeError):
+        return None
+    federation, d = law.federation, problem.dim
+    quiet = federation.noiseless()
+    transition, offset = quiet.mean_round()
+    limit = federation.show @ np.linalg.lstsq(np.eye(len(transition)) - transition, offset)[0]
+    radius, unknown = law.mean_square_radius(), np.full(d, np.nan)
+    found: dict[str, Any] = {"basis": law.basis, "law": law, "interval": None, "problem": problem}
+    found |= {"jacobians": problem.affine_parts()[0], "transition": transition, "offset": offset}
+    found |= {"algorithm": algorithm, "radius_at": functools.partial(_radius_at, problem, law)}
+    found |= {"mean_radius_at": functools.partial(_mean_radius_at, quiet)}
+    if radius.stable is None:
+        return ChainsPrediction(**found | undecided(d))
+    if not radius.stable or not spectral_radius(transition) < 1:
+        return ChainsPrediction(**found | unstable(d), left_out=law.left_out if law.basis == "exact" else math.nan)
+    mean, covariance = law.stationary()
+    biases = {"heterogeneity_bias": limit, "markov_bias": mean - limit, "curvature_bias": np.zeros(d)}
+    return ChainsPrediction(
+        **found, **biases, left_out=law.left_out, stable=True, covariance=covariance, persistent_bias=unknown
+    )
+
+
+def _radius_at(problem: Problem, law: SitesLaw | TwoSitesLaw, algorithm: AbstractAlgorithm) -> Radius | None:
+    """Returns the mean-square radius at another step size; None if it would take long."""
+    return sites_law(problem, algorithm, law.federation).mean_square_radius() if law.quick else None
+
+
+def _mean_radius_at(quiet: Federation, algorithm: AbstractAlgorithm) -> float:
+    return min(spectral_radius(quiet.at(algorithm).mean_round()[0]), 1e100)

@@ -1,0 +1,217 @@
+"""The law of methods that draw: absent agents, losses, gains, noise and delays, against sums over all outcomes."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+import fedhsa as fh
+from fedhsa.algorithms import AbstractWrapper, Effect
+from fedhsa.theory import predict
+from fedhsa.theory.laws.pieces import NotDerivedError, derive
+from fedhsa.theory.laws.sites import EachSiteLaw, EverySiteLaw, Federation, TwoSitesLaw, outcomes_of, sites_law
+from theory.enumeration import stationary
+
+ETA, H, STAY = 0.2, 2, 0.8
+P = np.array([[STAY, 1 - STAY], [1 - STAY, STAY]])
+SLOPES, CONSTANTS = -np.array([[1.5, -0.3], [0.7, 0.4], [1.1, 0.2]]), np.array([[1.0, -1.0], [0.5, 2.0], [-1.0, 0.4]])
+
+
+def problem_of(M):
+    """Scalar agents on two-state chains, whose operators are `SLOPES * theta + CONSTANTS`."""
+    return fh.problems.finite_sum.from_arrays(
+        -SLOPES[:M, :, None, None], CONSTANTS[:M, :, None], np.broadcast_to(P, (M, 2, 2))
+    )
+
+
+def by_outcomes(M, size, draws, play, rounds=4):
+    """The mean-square errors from the error 1, in NumPy: a sum over all joint trajectories and all that is drawn.
+
+    `play(rows, G, outcome)` returns the rows of the carried state, the error first, one round later; `G(i, step, y)` is
+    agent i's operator at the point `y`. All are rows of coefficients of the state before the round and of 1.
+    """
+    root = -CONSTANTS[:M].mean() / SLOPES[:M].mean()
+    paths = list(itertools.product(range(2), repeat=H + 1))
+    one, maps = np.eye(size + 1)[-1], []
+    for joint in itertools.product(paths, repeat=M):
+        seen = np.prod([P[s, t] for path in joint for s, t in itertools.pairwise(path)])
+
+        def G(i, step, y, joint=joint):
+            s = joint[i][step]
+            return SLOPES[i, s] * y + (CONSTANTS[i, s] + SLOPES[i, s] * root) * one
+
+        for chance, outcome in draws:
+            after = play(np.eye(size + 1)[:-1], G, outcome)
+            maps.append((joint, seen * chance, np.array([*after, one])))
+    x = np.eye(size + 1)[0] + one
+    Y = {s: np.prod(stationary(P)[list(s)]) * np.outer(x, x) for s in itertools.product(range(2), repeat=M)}
+    found = [1.0]
+    for _ in range(rounds):
+        after = {s: np.zeros_like(moments) for s, moments in Y.items()}
+        for joint, chance, map in maps:
+            after[tuple(p[-1] for p in joint)] += chance * map @ Y[tuple(p[0] for p in joint)] @ map.T
+        Y = after
+        found.append(sum(moments[0, 0] for moments in Y.values()))
+    return np.array(found)
+
+
+def moved(G, i, e, correction=0.0):
+    """Agent i's displacement after all local steps."""
+    y = e
+    for step in range(H):
+        y = y + ETA * (G(i, step, y) + correction)
+    return y - e
+
+
+def local_sa(weights, add=0.0):
+    """A round of Local SA in which agent i's displacement has the weight `weights[i]`."""
+
+    def play(rows, G, outcome):
+        (e,) = rows
+        one = np.eye(len(e))[-1]
+        return [e + sum(w * moved(G, i, e) for i, w in enumerate(weights(outcome))) + add * outcome[-1] * one]
+
+    return play
+
+
+def fed_hsa(first, last):
+    """A round of FedHSA in which agent i's operator and its displacement have the weights `first[i]`, `last[i]`."""
+
+    def play(rows, G, outcome):
+        (e,) = rows
+        g_bar = sum(w * G(i, 0, e) for i, w in enumerate(first(outcome)))
+        return [e + sum(w * moved(G, i, e, g_bar - G(i, 0, e)) for i, w in enumerate(last(outcome)) if w)]
+
+    return play
+
+
+def late(delays):
+    """Local SA whose state also has each agent's last two displacements; `delays(outcome)[i]` is 1 or 2."""
+
+    def play(rows, G, outcome):
+        e, queues = rows[0], rows[1:].reshape(-1, 2, rows.shape[1])
+        M = len(queues)
+        after = [e + sum(queue[delay - 1] for queue, delay in zip(queues, delays(outcome), strict=True)) / M]
+        for i, queue in enumerate(queues):
+            after += [moved(G, i, e), queue[0]]
+        return after
+
+    return play
+
+
+def each(values, chances, times):
+    """All outcomes of independent draws, with their probabilities."""
+    both = itertools.product(zip(values, chances, strict=True), repeat=times)
+    return [(float(np.prod([p for _, p in way])), tuple(v for v, _ in way)) for way in both]
+
+
+def present(outcome):
+    return np.array(outcome) / max(sum(outcome), 1)
+
+
+def equal(outcome):
+    return np.full(len(outcome), 1 / len(outcome))
+
+
+LOCAL, HSA = fh.LocalSA(ETA, H), fh.FedHSA(ETA, H)
+HALF, SOME = each((0, 1), (0.4, 0.6), 2), [(1 / 3, tuple(row)) for row in 1 - np.eye(3, dtype=int)]
+KEPT = each((0, 1 / 0.7), (0.3, 0.7), 4)  # both replies of two agents
+GAIN = [1 - 0.3 * 3**0.5, 1, 1 + 0.3 * 3**0.5], [1 / 6, 2 / 3, 1 / 6]  # another distribution with these two moments
+AIR = [(p * q, (*gains, noise[0])) for p, gains in each(*GAIN, 2) for q, noise in each((-1, 1), (0.5, 0.5), 1)]
+CASES = {
+    "absent": (2, fh.Partial(LOCAL, fh.sampling.Bernoulli(0.6)), 1, HALF, local_sa(present)),
+    "absent from both exchanges": (2, fh.Partial(HSA, fh.sampling.Bernoulli(0.6)), 1, HALF, fed_hsa(present, present)),
+    "all answer first": (
+        3, fh.Partial(HSA, fh.sampling.UniformSampling(2, 3), all_answer_first=True), 1, SOME, fed_hsa(equal, present)
+    ),
+    "unequal chances": (
+        2, fh.Partial(LOCAL, fh.sampling.WeightedSampling([0.6, 0.6])), 1, HALF,
+        local_sa(lambda there: np.array(there) / 0.6 / 2),
+    ),
+    "losses": (2, fh.Lossy(HSA, 0.3), 1, KEPT, fed_hsa(lambda f: np.array(f[:2]) / 2, lambda f: np.array(f[2:]) / 2)),
+    "over the air": (2, fh.OverTheAir(LOCAL, 0.3, 0.1), 1, AIR, local_sa(lambda h: np.array(h[:2]) / 2, 0.1 / 2)),
+    "random delays": (2, fh.Delayed(LOCAL, 2), 5, each((1, 2), (0.5, 0.5), 2), late(lambda outcome: outcome)),
+    "fixed delays": (2, fh.Delayed(LOCAL, 2, random=False), 5, [(1.0, ())], late(lambda _: (2, 2))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_agents_draw_is_summed_over_all_outcomes(case):
+    M, algorithm, size, draws, play = CASES[case]
+    law = sites_law(problem_of(M), algorithm)
+    assert isinstance(law, EverySiteLaw)
+    np.testing.assert_allclose(law.errors(np.ones(1), 4), by_outcomes(M, size, draws, play), rtol=1e-11)
+
+
+@pytest.mark.parametrize("case", ["absent from both exchanges", "losses", "over the air"])
+def test_laws_of_few_sites_contain_what_each_agent_draws(case):
+    M, algorithm, *_ = CASES[case]
+    alone = problem_of(1)
+    if not isinstance(algorithm, fh.Partial):
+        federation = Federation(derive(algorithm, 1, 1), outcomes_of(alone), case)
+        assert EachSiteLaw(federation).stationary().square == pytest.approx(
+            EverySiteLaw(federation).stationary().square
+        )
+    federation = Federation(derive(algorithm, M, 1), outcomes_of(problem_of(M)), case)
+    exact, pairs = EverySiteLaw(federation).stationary(), TwoSitesLaw(federation).stationary()
+    assert pairs.square == pytest.approx(exact.square, rel=1e-9)
+    assert EachSiteLaw(federation).stationary().square == pytest.approx(exact.square, rel=0.05)
+
+
+class Sleepy(AbstractWrapper):
+    """Agents that sleep through a round with some probability, written by a user."""
+
+    algorithm: fh.AbstractAlgorithm
+    probability: float
+    own_key: bool = False
+    effects = Effect.LOSES_REPLIES | Effect.COUNTS_LOST_AS_ZERO
+
+    @property
+    def exchanges(self):
+        return tuple(e._replace(local=self._asleep(e)) for e in self.algorithm.exchanges)
+
+    def _asleep(self, exchange):
+        def local(message, memory, agent, block, round):
+            reply, memory = exchange.local(message, memory, agent, block, round)
+            sleeps = round.happens_to_agent(self.probability, 7)
+            if self.own_key:
+                sleeps = jax.random.uniform(round.agent_key) < self.probability
+            return jax.tree.map(lambda x: jax.numpy.where(sleeps, 0, x), reply), memory
+
+        return local
+
+
+def test_a_wrapper_of_a_user_that_draws_through_the_round_has_an_exact_law():
+    own, ours = Sleepy(LOCAL, 0.3), fh.Lossy(LOCAL, 0.3, rescale=False)
+    found, expected = predict(problem_of(2), own), predict(problem_of(2), ours)
+    assert found.basis == expected.basis == "exact"
+    assert found.floor == pytest.approx(expected.floor, rel=1e-12)
+    assert found.max_step_size == pytest.approx(expected.max_step_size, rel=1e-9)
+
+
+def test_an_agent_that_sleeps_through_two_exchanges_sleeps_through_both():
+    """Ways of single exchanges would draw twice."""
+    there = each((0, 1), (0.3, 0.7), 2)
+    expected = by_outcomes(2, 1, there, fed_hsa(lambda x: np.array(x) / 2, lambda x: np.array(x) / 2))
+    np.testing.assert_allclose(sites_law(problem_of(2), Sleepy(HSA, 0.3)).errors(np.ones(1), 4), expected, rtol=1e-11)
+
+
+def test_numbers_from_a_key_of_ones_own_are_noticed():
+    with pytest.raises(NotDerivedError, match="A round of Sleepy is random"):
+        derive(Sleepy(LOCAL, 0.3, own_key=True), 2, 1)
+
+
+def test_very_many_outcomes_are_refused():
+    with pytest.raises(NotDerivedError, match="What a round of Partial draws has very many outcomes"):
+        derive(fh.Partial(LOCAL, fh.sampling.UniformSampling(5, 10)), 10, 1)
+
+
+def test_losses_may_make_the_mean_square_diverge_though_the_mean_converges():
+    """Deterministic agents e' = e - b s e, b of mean 1 and mean square 1 / 0.3: the radius is 1 - 2 s + s^2 / 0.3."""
+    quiet = fh.problems.finite_sum.from_arrays(np.ones((1, 2, 1, 1)), np.ones((1, 2, 1)), P[None])
+    for step in (0.5, 0.7):
+        found = predict(quiet, fh.Lossy(fh.SynchronisedSA(step), 0.7))
+        assert found.stable is (step < 0.6)
+        assert found.mean_square_radius == pytest.approx(1 - 2 * step + step**2 / 0.3, abs=1e-12)
+    assert found.max_step_size == pytest.approx(0.6, rel=1e-4)
