@@ -144,7 +144,7 @@ class _Draw(NamedTuple):
 
     row: int
     """The row of the prescribed outcomes, one for each agent."""
-    count: int
+    size: int
     """The number of outcomes of an agent, or of agents in a set that is drawn for all of them."""
     shared: bool
 
@@ -389,7 +389,7 @@ def _outcomes(
         here = [which for which in chances[k] if which not in elsewhere]
         own = [] if exchange.tells else [which for which in here if not script.draws[which].shared]
         joint += [which for which in chances[k] if which not in own and which not in joint]
-        values = itertools.product(*(range(script.draws[which].count) for which in own))
+        values = itertools.product(*(range(script.draws[which].size) for which in own))
         ways.append(
             tuple(
                 _Way(
