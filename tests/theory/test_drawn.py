@@ -202,6 +202,52 @@ def test_numbers_from_a_key_of_ones_own_are_noticed():
         derive(Sleepy(LOCAL, 0.3, own_key=True), 2, 1)
 
 
+class Faded(Sleepy):
+    """Gains of a user, of each exchange or of the whole round, with an exponent."""
+
+    exponent: int = 1
+    once: bool = False
+
+    @property
+    def exchanges(self):
+        return tuple(e._replace(local=self._faded(e, k)) for k, e in enumerate(self.algorithm.exchanges))
+
+    def _faded(self, exchange, number):
+        def local(message, memory, agent, block, round):
+            reply, memory = exchange.local(message, memory, agent, block, round)
+            gain = round.gain_of_agent(self.probability, 7, 0 if self.once else number) ** self.exponent
+            return jax.tree.map(lambda x: gain * x, reply), memory
+
+        return local
+
+
+def test_gains_of_a_user_have_the_law_of_a_fading_channel():
+    own, ours = Faded(HSA, 0.3), fh.OverTheAir(HSA, 0.3, 0.0)
+    found, expected = (sites_law(problem_of(2), method).stationary().square for method in (own, ours))
+    assert found == pytest.approx(expected, rel=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("method", "sentence"),
+    [(Faded(LOCAL, 0.3, exponent=2), "not linear in a random gain"), (Faded(HSA, 0.3, once=True), "several exchanges")],
+)
+def test_gains_that_need_more_than_a_variance_are_refused(method, sentence):
+    with pytest.raises(NotDerivedError, match=sentence):
+        derive(method, 2, 1)
+
+
+def test_losses_among_absent_agents_are_ways_of_the_agents():
+    """Joint outcomes of sets and losses would be 8 * 64."""
+    method = fh.Partial(fh.Lossy(HSA, 0.3), fh.sampling.Bernoulli(0.6))
+    pieces = derive(method, 3, 1)
+    assert len(pieces.rounds) == 8
+    assert {len(ways) for step in pieces.rounds[-1] for ways in step.parts} == {2}
+    present_and_kept = [(p * q, (there, kept)) for p, there in HALF for q, kept in each((0, 1 / 0.7), (0.3, 0.7), 4)]
+    both = (lambda o, k=k: present(o[0]) * np.array(o[1][k : k + 2]) for k in (0, 2))
+    expected = by_outcomes(2, 1, present_and_kept, fed_hsa(*both))
+    np.testing.assert_allclose(sites_law(problem_of(2), method).errors(np.ones(1), 4), expected, rtol=1e-11)
+
+
 def test_very_many_outcomes_are_refused():
     with pytest.raises(NotDerivedError, match="What a round of Partial draws has very many outcomes"):
         derive(fh.Partial(LOCAL, fh.sampling.UniformSampling(5, 10)), 10, 1)

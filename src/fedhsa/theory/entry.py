@@ -61,11 +61,11 @@ def predict(
 
     All of this holds for FedHSA, LocalSA, SynchronisedSA and SA. It also holds if some agents are absent (`Partial`),
     or if replies are lost, fade, are late or are compressed (`Lossy`, `OverTheAir`, `Delayed`, `RandK`). For codes, and
-    for more than 64 sets of agents, the noise of Markov chains is evaluated at the root. For every other method whose rounds are affine, a
-    class of your own included, the prediction contains the stability, rate and limit of the mean. Under additive VAR(1)
-    noise it is complete, unless the method has a coin, its first round differs from the others, or it carries more than
-    600 numbers. On finite chains the law is derived from the method's exchanges; for more than 64 agents or large
-    chains the floor is given as if the noise were additive. For `Averaged`, `GeometricAverage` and
+    for more than 64 sets of agents, the noise of Markov chains is evaluated at the root. For every other method whose
+    rounds are affine, a class of your own included, the prediction contains the stability, rate and limit of the mean.
+    Under additive VAR(1) noise it is complete, unless the method has a coin, its first round differs from the others,
+    or it carries more than 600 numbers. On finite chains the law is derived from the method's exchanges; for more than
+    64 agents or large chains the floor is given as if the noise were additive. For `Averaged`, `GeometricAverage` and
     `RichardsonRomberg` around any of these, the prediction is for the reported parameter. Step sizes may change in
     `Stages`.
 

@@ -147,6 +147,9 @@ class _Draw(NamedTuple):
     size: int
     """The number of outcomes of an agent, or of agents in a set that is drawn for all of them."""
     shared: bool
+    """Whether it is a set of agents."""
+    factor: bool
+    """Whether it is a factor that is known by its mean and its variance alone."""
 
 
 class _Script:
@@ -160,11 +163,11 @@ class _Script:
         self.noise = 0
         """The number of values of the server's noise that were used."""
 
-    def drawn(self, which: Any, count: int, chances: Any, shared: bool = False) -> _Draw:
+    def drawn(self, which: Any, count: int, chances: Any, *, shared: bool = False, factor: bool = False) -> _Draw:
         if which not in self.draws and len(self.draws) == MOST_DRAWS:
             raise NotDerivedError("A round draws very often.")
         self.chances[which] = chances
-        return self.draws.setdefault(which, _Draw(len(self.draws), count, shared))
+        return self.draws.setdefault(which, _Draw(len(self.draws), count, shared, factor))
 
 
 class _Scripted(Round):
@@ -188,7 +191,7 @@ class _Scripted(Round):
 
     def gain_of_agent(self, std, stage, number=0):
         # Second moments depend on the first two moments of a gain alone, which these outcomes have.
-        return 1 + std * (2 * self._outcome((stage, number), 2, jnp.full(2, 0.5)) - 1)
+        return 1 + std * (2 * self._outcome((stage, number), 2, jnp.full(2, 0.5), factor=True) - 1)
 
     def noise(self, shape, dtype, stage, number=0, leaf=0):
         script, *_, values = self.coin
@@ -200,9 +203,9 @@ class _Scripted(Round):
     def agent_is_drawn(self, count, stage):
         return self._outcome((stage, "set"), int(count), jnp.zeros(0), shared=True) > 0.5
 
-    def _outcome(self, which, count, chances, shared=False):
+    def _outcome(self, which, count, chances, **kind):
         script, _, drawn, _ = self.coin
-        return drawn[script.drawn(which, count, chances, shared).row, self.agent]
+        return drawn[script.drawn(which, count, chances, **kind).row, self.agent]
 
 
 class _Way(NamedTuple):
@@ -387,7 +390,7 @@ def _outcomes(
     for k, exchange in enumerate(exchanges):
         elsewhere = {which for j, other in enumerate(chances) if j != k for which in other}
         here = [which for which in chances[k] if which not in elsewhere]
-        own = [] if exchange.tells else [which for which in here if not script.draws[which].shared]
+        own = [which for which in here if not script.draws[which].shared and not exchange.tells(given, which)]
         joint += [which for which in chances[k] if which not in own and which not in joint]
         values = itertools.product(*(range(script.draws[which].size) for which in own))
         ways.append(
@@ -402,7 +405,11 @@ def _outcomes(
         )
     every: list[list[tuple[float, int, np.ndarray]]] = []
     for which in joint:
-        row, count, shared = script.draws[which]
+        row, count, shared, factor = script.draws[which]
+        if factor:
+            raise NotDerivedError(
+                f"A gain of {name} enters in several exchanges, which requires more than its variance."
+            )
         known = next(found[which] for found in chances if which in found)
         if shared:
             number, choices = math.comb(num_agents, count), itertools.combinations(range(num_agents), count)
@@ -500,7 +507,6 @@ class _Watched:
         self.leaves = list(zip(_reached(closed, len(given))[4:], shapes, strict=True))
         """Whether each leaf of the reply depends on messages, memory or operators, and its shape."""
         self.n = sum(math.prod(shape) for own, shape in self.leaves if own) // d
-        self.tells = not all(own for own, _ in self.leaves)
         told = jnp.zeros((num_agents, sum(math.prod(shape) for own, shape in self.leaves if not own)))
         replies = jnp.zeros((num_agents, self.n * d))
         self.noise, room = 0, jnp.zeros(MOST_NOISE * (self.p + self.n) * d)
@@ -579,6 +585,26 @@ class _Watched:
         ends = np.cumsum(list(self.draws.values()))
         return {which: found[:, end - self.draws[which] : end] for which, end in zip(self.draws, ends, strict=True)}
 
+    def tells(self, given: list, which: Any) -> bool:
+        """Returns whether a draw affects the reply by more than its factor, so that the server can react to it.
+
+        Raises `NotDerivedError` if the reply is not linear in a random factor.
+        """
+        rng, draw, agents = np.random.default_rng(0), self.script.draws[which], np.arange(self.num_agents)
+        values, sizes = rng.standard_normal((self.num_agents, (self.inputs + self.calls) * self.d)), np.ones(MOST_DRAWS)
+        for other in self.script.draws.values():
+            sizes[other.row] = 2 if other.shared else other.size
+        for _ in range(KEYS):
+            drawn, done = rng.integers(0, sizes[:, None], given[-1].shape).astype(float), []
+            for value in (0.0, 1.0, 0.5) if draw.factor else (0.0, 1.0):
+                drawn[draw.row] = value
+                done.append(self.local([*given[:-1], drawn.copy()], values, agents, 0, LATER[0]))
+            if draw.factor and not _near(done[2].results, (done[0].results + done[1].results) / 2):
+                raise NotDerivedError(f"A reply of {self.name} is not linear in a random gain.")
+            if not _near(done[0].told, done[1].told):
+                return True
+        return False
+
     def step(self, given: list, index: int) -> Step:
         """Returns the exchange as matrices, with one way for each agent; it has one dimension."""
         M, p, n, agents = self.num_agents, self.p, self.n, np.arange(self.num_agents)
@@ -614,7 +640,7 @@ class _Watched:
         rng, d, M, count = np.random.default_rng(0), self.d, self.num_agents, len(indices)
         scale, keys = np.where(np.arange(count) % 2, 1e3, 1.0)[:, None, None], np.arange(count)
         told = np.zeros((count, M, 0))
-        if self.tells:
+        if not all(own for own, _ in self.leaves):
             width, agents = self.inputs + self.calls, np.tile(np.arange(M), count)
             every = [np.repeat(x, M) for x in (keys, indices)]
             told = self.local(given, rng.standard_normal((count * M, width * d)), agents, *every).told
