@@ -1,7 +1,9 @@
 """Predictions: their parts, what follows from them, and where they come from."""
 
+import dataclasses
 import itertools
 import json
+import warnings
 
 import equinox as eqx
 import numpy as np
@@ -9,8 +11,10 @@ import pytest
 
 import fedhsa as fh
 from cases import ALGORITHMS, CASES
-from fedhsa.problems import quadratic, td
-from fedhsa.theory import exact, predict
+from fedhsa.problems import finite_sum, quadratic, td
+from fedhsa.theory import Estimates, PredictionWarning, exact, predict
+from fedhsa.theory.entry import _from_samples
+from fedhsa.theory.maps.rounds import require_rule
 
 CONSTANT = [name for name, algorithm in ALGORITHMS.items() if isinstance(algorithm.step_size, float)]
 
@@ -220,6 +224,71 @@ def test_a_problem_known_only_by_samples_is_predicted_within_its_interval(method
     spread = (high - low) / 2
     assert abs(prediction.floor - truth.floor) < 2 * spread
     assert spread < 0.1 * truth.floor
+
+
+def switching(switch, M, rng, *, spread=None):
+    """Scalar agents on chains with two states, which switch with this probability."""
+    mean, spread = rng.uniform(0.5, 1.2), rng.uniform(0.1, 1.0) if spread is None else spread
+    A = (mean + spread * np.array([1, -1]) * rng.uniform(0.7, 1.3, (M, 1)))[..., None, None]
+    b = rng.uniform(0.5, 1.5, (M, 1, 1)) * np.array([[1.0], [-1.0]])
+    P = np.array([[1 - switch, switch], [switch, 1 - switch]])
+    return finite_sum.from_arrays(A, b, np.tile(P, (M, 1, 1)))
+
+
+@pytest.mark.parametrize(("switch", "spread", "step"), [(0.5, 3.0, 0.05), (0.05, 0.0, 0.05), (0.01, 0.3, 0.02)])
+def test_what_a_prediction_from_samples_leaves_out_covers_its_error(switch, spread, step):
+    """Estimates without sampling error: two states with the correlation c have a long-run factor of (1+c)/(1-c)."""
+    problem, algorithm = switching(switch, 2, np.random.default_rng(0), spread=spread), fh.SynchronisedSA(step)
+    A, g = (np.asarray(part).reshape(2, 2) for part in (-problem.agents.A, problem.agents.b))
+    c = 1 - 2 * switch
+    values = A * problem.root + g
+    noise, slope, long = values - values.mean(1, keepdims=True), A - A.mean(1, keepdims=True), (1 + c) / (1 - c)
+    lagged = (slope * noise).mean(1)[:, None] * c ** np.arange(2000)
+    estimates = Estimates(
+        problem.root, A.mean(1)[:, None, None], values.mean(1)[:, None], long * (noise**2).mean(1)[:, None, None],
+        lagged[..., None], long * (slope**2).mean(1)[:, None, None], np.zeros(2), np.ones(2), samples=long,
+    )  # fmt: skip
+    names = ("theta", "jacobians", "residuals", "long_run", "lagged", "slopes")
+    twice = {name: np.repeat(getattr(estimates, name)[None], 2, axis=0) for name in names}
+    estimates = dataclasses.replace(estimates, each=dataclasses.replace(estimates, **twice))
+    found = _from_samples(problem, require_rule(algorithm), estimates)
+    floor, truth = found["law"].stationary().square, predict(problem, algorithm).floor
+    low, high = found["interval"]
+    assert abs(truth / floor - 1) > 0.05  # else there is nothing to cover
+    assert low < truth < high * (1 + 1e-9) < 4 * truth
+    if switch == 0.5:  # independent observations
+        assert high == pytest.approx(truth, rel=1e-9)
+
+
+def test_a_method_whose_matrices_are_very_noisy_is_not_called_stable_from_samples():
+    problem = switching(0.01, 1, np.random.default_rng(0), spread=2.0)
+    hidden = eqx.tree_at(lambda p: p.agents.source, problem, Unknown(problem.agents.source))
+    with pytest.warns(PredictionWarning, match="Whether SA is stable is unknown: the noise in the operators' matrices"):
+        found = predict(hidden, fh.SA(0.1), samples=20_000)
+    assert found.stable is None
+    assert np.isnan(found.floor)
+    assert not predict(problem, fh.SA(0.1)).stable
+
+
+@pytest.mark.slow
+def test_intervals_from_samples_of_slow_chains_contain_the_exact_floor():
+    """At least 90 %, and no prediction that is wrong by more than 10 % without a warning."""
+    rng, covered, silent = np.random.default_rng(3), [], []
+    for switch, M, step, H, method in itertools.product(
+        (0.01, 0.05, 0.3), (1, 4), (0.01, 0.05), (1, 4), (fh.LocalSA, fh.FedHSA)
+    ):
+        problem, algorithm = switching(switch, M, rng), method(step, local_steps=H)
+        hidden = eqx.tree_at(lambda p: p.agents.source, problem, Unknown(problem.agents.source))
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter("always")
+            found = predict(hidden, algorithm)
+        if found.stable:
+            truth = predict(problem, algorithm).floor
+            covered.append(found.interval[0] < truth < found.interval[1])
+            silent.append(not given and abs(found.floor / truth - 1) > 0.1)
+    assert len(covered) >= 36
+    assert np.mean(covered) >= 0.9
+    assert not any(silent)
 
 
 def test_rounding_does_not_grow_on_the_way_to_the_floor():

@@ -33,6 +33,8 @@ from .staged import staged
 
 MUCH, BENT = 0.03, 0.1
 """The estimated relative errors above which a prediction warns: for affine operators, and for nonlinear ones."""
+UNCLEAR = 0.5
+"""The share of noise in the matrices above which a prediction from samples says nothing."""
 HOPELESS = 1e100
 """Noiseless rounds that grow by this factor diverge, and their moments overflow."""
 
@@ -181,7 +183,12 @@ def _doubts(found: Prediction) -> Iterator[str]:
     """Yields the reasons why the floor may be inaccurate."""
     law, name, kind = found.law, type(found.algorithm).__name__, type(found.problem.agents).__name__
     radius = law.mean_square_radius() if found.stable is None else None
-    if found.stable is None and (radius is None or radius.stable is not None):
+    if found.stable is None and found.basis == "samples":
+        yield (
+            f"Whether {name} is stable is unknown: the noise in the operators' matrices is strong or slowly mixing, and "
+            "predictions from samples are of first order in the step size. No floor is given. Use a smaller step size."
+        )
+    elif found.stable is None and (radius is None or radius.stable is not None):
         yield (
             f"Whether {name} is stable is unknown: the method that it alters is not known to be stable, and there is "
             "no law of altered replies on Markov chains that would tell. No floor is given. Use a smaller step size."
@@ -195,7 +202,7 @@ def _doubts(found: Prediction) -> Iterator[str]:
     affine = law.law if isinstance(law, CurvedLaw) else found
     if found.stable and found.basis == "samples" and found.left_out > MUCH:
         yield (
-            f"The floor of {name} may be off by {found.left_out:.0%}, in addition to its interval: predictions from "
+            f"The floor of {name} may be off by {found.left_out:.0%}, which its interval includes: predictions from "
             "samples are of first order in the step size. They improve with a smaller step size or fewer local steps."
         )
     elif found.stable and affine.left_out > MUCH:
@@ -242,13 +249,15 @@ def _from_samples(problem: Problem, rule: LocalRule, estimates: Estimates) -> di
     A = estimates.jacobians
     transition, offset = rule.transition(A), rule.offset(A, estimates.residuals)
     heterogeneity, markov, persistent, covariance = biases(estimates)
-    left_out = np.linalg.norm(np.eye(len(transition)) - transition, 2) / 2  # the next order in the step size
     moments = Moments(heterogeneity + markov, covariance)
-    law = RelaxationLaw(transition, moments, basis="samples", left_out=float(min(left_out, 1.0)))
+    left_out = _neglected(moments, transition, rule, estimates)
+    law = RelaxationLaw(transition, moments, basis="samples", left_out=left_out)
     found = {"basis": law.basis, "left_out": law.left_out, "interval": None, "law": law, "jacobians": A}
     found |= {"transition": transition, "offset": offset, "radius_at": lambda algorithm: None}
     if not spectral_radius(transition) < 1:
         return found | unstable(problem.dim)
+    if not math.isfinite(left_out):
+        return found | undecided(problem.dim)
     _, low, high = estimates.interval(floor)
     return found | {
         "stable": True,
@@ -257,5 +266,28 @@ def _from_samples(problem: Problem, rule: LocalRule, estimates: Estimates) -> di
         "curvature_bias": np.zeros(problem.dim),
         "covariance": covariance,
         "persistent_bias": heterogeneity + persistent,
-        "interval": (max(float(low), 0.0), float(high)),
+        "interval": (max(float(low), 0.0) / (1 + left_out), float(high) * (1 + left_out)),
     }
+
+
+def _neglected(moments: Moments, transition: np.ndarray, rule: LocalRule, estimates: Estimates) -> float:
+    r"""Returns the relative error of a floor from samples, which is of first order in the step size.
+
+    Three effects are neglected: the next order $y$ in the step size; noise in the matrices, a share $x$ of that which
+    the error itself causes; and noise that is correlated over $\tau$ steps, which acts on an error that meanwhile
+    shrinks by $a \tau$. The first two multiply the variance by $1 / (1 - x - y)$, exactly so for independent scalar
+    observations and one local step. It is infinite if $x$ is so large that the method may diverge.
+    """
+    (mean, covariance), A_bar = moments, estimates.jacobians.mean(0)
+    square, total = mean @ mean, np.trace(covariance)
+    x, y = (
+        np.trace(covariance_of(A_bar, estimates.slopes, rule)),
+        np.linalg.norm(np.eye(len(A_bar)) - transition, 2) / 2,
+    )
+    if not (x < UNCLEAR and x + y < 1):
+        return math.inf
+    correlated = (estimates.samples / estimates.effective_samples.mean() - 1) / 2
+    shrinks = -rule.server_step * rule.step_size * np.trace(A_bar @ covariance) / total if total > 0 else 0.0
+    factor = (1 + abs(shrinks) * max(correlated, 0.0)) / (1 - x - y)
+    spread = factor * (math.sqrt(total) + math.sqrt(x * square)) ** 2
+    return float((factor**2 * square + spread) / (square + total) - 1) if square + total > 0 else 0.0

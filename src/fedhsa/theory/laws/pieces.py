@@ -591,7 +591,8 @@ class _Watched:
         Raises `NotDerivedError` if the reply is not linear in a random factor.
         """
         rng, draw, agents = np.random.default_rng(0), self.script.draws[which], np.arange(self.num_agents)
-        values, sizes = rng.standard_normal((self.num_agents, (self.inputs + self.calls) * self.d)), np.ones(MOST_DRAWS)
+        values = rng.standard_normal((self.num_agents, (self.inputs + self.calls) * self.d))
+        sizes = np.ones(MOST_DRAWS, int)
         for other in self.script.draws.values():
             sizes[other.row] = 2 if other.shared else other.size
         for _ in range(KEYS):

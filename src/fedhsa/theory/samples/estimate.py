@@ -22,7 +22,7 @@ from .long_run import Interval, jackknife
 
 DEFAULT_SAMPLES = 10_000
 BURN_IN = 1 / 10  # of the samples, if a source cannot start in its stationary distribution
-ARRAYS = ("theta", "jacobians", "residuals", "long_run", "lagged")
+ARRAYS = ("theta", "jacobians", "residuals", "long_run", "lagged", "slopes")
 CHUNK = 1024
 """The number of steps whose derivatives are in memory at a time."""
 
@@ -45,16 +45,20 @@ class Estimates:
     r"""$\Gamma_i = C_0 + \sum_{k \ge 1} (C_k + C_k^T)$, $C_k = E\,\epsilon_i(o_0) \epsilon_i(o_k)^T$, `(M, d, d)`."""
     lagged: np.ndarray
     r"""$E\,\tilde A_i(o_k)\, \epsilon_i(o_0)$ for $k = 0, \dots, K$, `(M, K + 1, d)`; 0 beyond the agent's limit."""
+    slopes: np.ndarray
+    r"""`long_run` of $\tilde A_i(o)\, u$ instead of $\epsilon_i(o)$, with a random unit vector $u$, `(M, d, d)`."""
     bandwidth: np.ndarray
     r"""The bandwidth of $\Gamma_i$, `(M,)`; by default half of it is the limit of the lags."""
     effective_samples: np.ndarray
     """The number of independent samples that would estimate $r_i$ with the same accuracy, `(M,)`."""
+    samples: int = 0
+    """The number of observations of each agent in all replications."""
     each: "Estimates | None" = None
     """The estimates of each replication, for `replications` and `interval`."""
 
     @property
     def replications(self) -> "Estimates":
-        """The first five fields from each replication, with a leading axis."""
+        """The first six fields from each replication, with a leading axis."""
         if self.each is None:
             raise ValueError("A single replication has no interval. Use the object that `estimate` returned.")
         return self.each
@@ -162,7 +166,8 @@ def estimate(
     shares = {name: [getattr(p, name) for p in parts] for name in ARRAYS[1:]}
     shares["lagged"] = long_run.pad_lags(shares["lagged"])
     stacked = {name: np.stack(share, axis=1) for name, share in shares.items()}
-    each = dataclasses.replace(parts[0], **stacked, bandwidth=bandwidth, effective_samples=effective * R)
+    numbers = {"effective_samples": effective * R, "samples": stream.plan.samples * R}
+    each = dataclasses.replace(parts[0], **stacked, bandwidth=bandwidth, **numbers)
     return dataclasses.replace(each._mean(range(R)), each=each)
 
 
@@ -216,8 +221,9 @@ def _one_agent(stream: _Stream, i: int, thetas: np.ndarray, lags: int | None) ->
     room = 1 << K.bit_length()  # compiled for powers of two, run for the actual number of lags
     sums = _lagged_sums(stream.agents, index, points, jnp.asarray(noise), jnp.asarray(K), block, room)
     lagged = long_run.lagged_means(np.asarray(sums)[:, : K + 1], jacobian.mean(0), noise)
+    slopes = long_run.smooth_covariance(probe - probe.mean((0, 1)), bandwidth) / float(jnp.sum(stream.direction**2))
     common = np.asarray(bandwidth), np.asarray(long_run.effective_samples(noise, covariance))
-    return Estimates(thetas, jacobian, values.mean(1), covariance, lagged, *common)
+    return Estimates(thetas, jacobian, values.mean(1), covariance, lagged, slopes, *common)
 
 
 @eqx.filter_jit
