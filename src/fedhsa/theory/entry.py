@@ -185,8 +185,9 @@ def _doubts(found: Prediction) -> Iterator[str]:
     radius = law.mean_square_radius() if found.stable is None else None
     if found.stable is None and found.basis == "samples":
         yield (
-            f"Whether {name} is stable is unknown: the noise in the operators' matrices is strong or slowly mixing, and "
-            "predictions from samples are of first order in the step size. No floor is given. Use a smaller step size."
+            f"Whether {name} is stable is unknown: the noise in the operators' matrices is strong or slowly mixing, "
+            "and predictions from samples are of first order in the step size. No floor is given. Use a smaller step "
+            "size."
         )
     elif found.stable is None and (radius is None or radius.stable is not None):
         yield (
