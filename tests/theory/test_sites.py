@@ -128,6 +128,22 @@ def test_methods_that_are_the_same_have_the_same_law(one, other, M):
     np.testing.assert_allclose(*[law.stationary().square for law in laws], rtol=1e-9)
 
 
+def test_two_copies_of_each_agent_halve_the_variance_of_additive_noise_and_leave_the_bias():
+    """Slopes differ between agents but not in time, so that the bias of LocalSA is that of heterogeneity alone."""
+    A, b = np.array([1.5, 0.4]).reshape(2, 1, 1, 1), np.array([[[1.0], [-1.0]], [[0.3], [2.0]]])
+    P = np.array([[0.8, 0.2], [0.2, 0.8]])
+    once, twice = (
+        fh.problems.finite_sum.from_arrays(
+            *(np.repeat(x, n, axis=0) for x in (np.tile(A, (1, 2, 1, 1)), b, np.tile(P, (2, 1, 1))))
+        )
+        for n in (1, 2)
+    )
+    for method in (fh.SCAFFOLD(0.2, 3), fh.LocalSA(0.2, 3)):
+        (mean, covariance), (same, half) = (sites_law(problem, method).stationary() for problem in (once, twice))
+        np.testing.assert_allclose(same, mean, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(half, covariance / 2, rtol=1e-9)
+
+
 @pytest.mark.slow
 def test_permuted_agents_and_relabelled_states_change_nothing():
     problem = fh.problems.finite_sum.random(3, 2, 2, key=1, laziness=0.5)

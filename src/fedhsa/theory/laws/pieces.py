@@ -366,7 +366,7 @@ def _watch(rebuilt: Callable, given: list, num_agents: int, dim: int) -> _Method
     chosen = tuple(watched[side] for side in sides)
     sets, ways = _outcomes(chosen[0], script, given, num_agents, name)
     method = _Method(sides, np.diff(edges), chosen, sets, ways, True, server, memory, show)
-    many = {id(watched[side]): round(side, dim) for side in sides}
+    many = {id(watched[side]): watched[side] if dim == 1 else round(side, dim) for side in sides}
     alike = True
     for exchanges, drawn in method.outcomes():
         every = zip(many[id(exchanges)], exchanges, ways, method.raw(exchanges, given, drawn, LATER[0]), strict=True)
