@@ -10,6 +10,7 @@ import fedhsa as fh
 from fedhsa.algorithms import AbstractWrapper, Effect
 from fedhsa.theory import predict
 from fedhsa.theory.laws.pieces import NotDerivedError, derive
+from fedhsa.theory.laws.reported import MeanOnChainsLaw
 from fedhsa.theory.laws.sites import EachSiteLaw, EverySiteLaw, Federation, TwoSitesLaw, outcomes_of, sites_law
 from theory.enumeration import stationary
 
@@ -25,12 +26,29 @@ def problem_of(M):
     )
 
 
-def by_outcomes(M, size, draws, play, rounds=4):
+def by_outcomes(M, size, draws, play, started=(0,)):
     """The mean-square errors from the error 1, in NumPy: a sum over all joint trajectories and all that is drawn.
 
     `play(rows, G, outcome)` returns the rows of the carried state, the error first, one round later; `G(i, step, y)` is
-    agent i's operator at the point `y`. All are rows of coefficients of the state before the round and of 1.
+    agent i's operator at the point `y`. All are rows of coefficients of the state before the round and of 1. `draws`
+    are the `(probability, outcome)` of all rounds, or those of each; entries `started` of the state begin at 1.
     """
+    each_round = draws if isinstance(draws[0], list) else [draws] * 4
+    x = np.eye(size + 1)[[*started, size]].sum(0)
+    Y = {s: np.prod(stationary(P)[list(s)]) * np.outer(x, x) for s in itertools.product(range(2), repeat=M)}
+    found, maps = [1.0], {}
+    for now in each_round:
+        if id(now) not in maps:
+            maps[id(now)] = _maps(M, size, now, play)
+        after = {s: np.zeros_like(moments) for s, moments in Y.items()}
+        for joint, chance, map in maps[id(now)]:
+            after[tuple(p[-1] for p in joint)] += chance * map @ Y[tuple(p[0] for p in joint)] @ map.T
+        Y = after
+        found.append(sum(moments[0, 0] for moments in Y.values()))
+    return np.array(found)
+
+
+def _maps(M, size, draws, play):
     root = -CONSTANTS[:M].mean() / SLOPES[:M].mean()
     paths = list(itertools.product(range(2), repeat=H + 1))
     one, maps = np.eye(size + 1)[-1], []
@@ -44,16 +62,7 @@ def by_outcomes(M, size, draws, play, rounds=4):
         for chance, outcome in draws:
             after = play(np.eye(size + 1)[:-1], G, outcome)
             maps.append((joint, seen * chance, np.array([*after, one])))
-    x = np.eye(size + 1)[0] + one
-    Y = {s: np.prod(stationary(P)[list(s)]) * np.outer(x, x) for s in itertools.product(range(2), repeat=M)}
-    found = [1.0]
-    for _ in range(rounds):
-        after = {s: np.zeros_like(moments) for s, moments in Y.items()}
-        for joint, chance, map in maps:
-            after[tuple(p[-1] for p in joint)] += chance * map @ Y[tuple(p[0] for p in joint)] @ map.T
-        Y = after
-        found.append(sum(moments[0, 0] for moments in Y.values()))
-    return np.array(found)
+    return maps
 
 
 def moved(G, i, e, correction=0.0):
@@ -247,6 +256,26 @@ def test_losses_among_absent_agents_are_ways_of_the_agents():
     np.testing.assert_allclose(sites_law(problem_of(2), method).errors(np.ones(1), 4), expected, rtol=1e-11)
 
 
+@pytest.mark.parametrize(
+    ("average", "parts"),
+    [
+        (fh.Averaged(HSA, burn_in=1), [1, 1, 1 / 2, 1 / 3]),
+        (fh.GeometricAverage(HSA, 0.7), [0.3 / (1 - 0.7**t) for t in (1, 2, 3, 4)]),
+    ],
+)
+def test_a_running_mean_is_summed_over_all_trajectories(average, parts):
+    """The state is the mean of the errors so far, and the error; what is drawn is the weight of the newest error."""
+    found = predict(problem_of(2), average)
+    assert found.basis == "exact"
+
+    def play(rows, G, outcome):
+        after = fed_hsa(equal, equal)(rows[1:], G, (0, 0))[0]
+        return [(1 - outcome) * rows[0] + outcome * after, after]
+
+    expected = by_outcomes(2, 2, [[(1.0, part)] for part in parts], play, started=(0, 1))
+    np.testing.assert_allclose(found.error(4, np.asarray(problem_of(2).root) + 1), expected, rtol=1e-10)
+
+
 def test_very_many_outcomes_are_refused():
     with pytest.raises(NotDerivedError, match="What a round of Partial draws has very many outcomes"):
         derive(fh.Partial(LOCAL, fh.sampling.UniformSampling(5, 10)), 10, 1)
@@ -260,3 +289,20 @@ def test_losses_may_make_the_mean_square_diverge_though_the_mean_converges():
         assert found.stable is (step < 0.6)
         assert found.mean_square_radius == pytest.approx(1 - 2 * step + step**2 / 0.3, abs=1e-12)
     assert found.max_step_size == pytest.approx(0.6, rel=1e-4)
+
+
+@pytest.mark.parametrize("average", [fh.Averaged, lambda method: fh.GeometricAverage(method, 0.8)])
+def test_the_long_run_of_a_mean_is_where_its_path_ends(average):
+    """Also with few sites, and around agents that are absent at random."""
+    method = average(fh.Partial(LOCAL, fh.sampling.Bernoulli(0.6)))
+    found = predict(problem_of(2), method)
+    assert found.basis == "exact"
+    above = found.error(3000)[[1500, 3000]] - found.floor
+    if average is fh.Averaged:  # what is above the floor decays like 1/n
+        assert above[0] / above[1] == pytest.approx(2, rel=0.1)
+    else:
+        assert abs(above[1]) < 1e-6 * found.floor
+    federation = Federation(derive(LOCAL, 2, 1), outcomes_of(problem_of(2)), "LocalSA")
+    pairs, exact = (MeanOnChainsLaw(kind(federation), method) for kind in (TwoSitesLaw, EverySiteLaw))
+    assert pairs.stationary().square == pytest.approx(exact.stationary().square, rel=1e-9)
+    np.testing.assert_allclose(pairs.errors(np.ones(1), 3), exact.errors(np.ones(1), 3), rtol=1e-9)

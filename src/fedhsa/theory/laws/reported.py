@@ -24,8 +24,9 @@ from .additive import AdditiveLaw
 from .carried import CarriedLaw, CarriedNoiseLaw, ErrorsOverTime, noise_law
 from .finite import finite_law
 from .first_order import noise_is_known
-from .moments import AbstractLaw, Moments
-from .sites import SitesLaw, TwoSitesLaw
+from .moments import AbstractLaw, AbstractSteppedLaw, Moments, TooLargeError
+from .pieces import NotDerivedError
+from .sites import SitesLaw, TwoSitesLaw, sites_law
 
 UNLIKE = 0.25
 """The share of the difference from the variance of additive noise that counts as a difference in correlation."""
@@ -120,8 +121,50 @@ class AveragedLaw(AbstractLaw):
         return self.transition if self.rest or known is None else None
 
     def _part(self, rounds: float) -> float:
-        with precision():
-            return float(self.average.part(jnp.asarray(rounds, float)))
+        return part_of(self.average, rounds)
+
+
+class MeanOnChainsLaw(AbstractSteppedLaw):
+    """The running mean of the error on finite chains, carried beside the state; exact if the law of the method is."""
+
+    def __init__(self, inner: SitesLaw | TwoSitesLaw, average: AbstractAverage):
+        self.inner, self.average = inner, average
+        self.law = type(inner)(inner.federation.beside())
+        self.basis, self.left_out = inner.basis, inner.left_out
+
+    def enter(self, start):
+        return 0, self.law.enter(start)
+
+    def step(self, state):
+        rounds, inner = state
+        mixing = self.inner.federation.mixing_by(part_of(self.average, rounds + 1))
+        return rounds + 1, _through(mixing, self.law.step(inner))
+
+    def seen(self, state):
+        return self.law.seen(state[1])
+
+    def stationary(self):
+        moments, part = self.inner.stationary(), part_of(self.average, FOREVER)
+        if not part > 1 / math.sqrt(FOREVER):
+            return Moments(moments.mean, np.zeros_like(moments.covariance))
+        law = type(self.inner)(self.inner.federation.beside(part))
+        return law.settled() if isinstance(law, SitesLaw) else law.stationary()
+
+    def mean_square_radius(self):
+        return self.inner.mean_square_radius()
+
+
+def _through(map: np.ndarray, state: Any) -> Any:
+    """Applies a map to all moments of a state from both sides."""
+    if isinstance(state, np.ndarray):
+        return map @ state @ map.T
+    return type(state)(_through(map, part) for part in state) if isinstance(state, tuple | list) else state
+
+
+def part_of(average: AbstractAverage, rounds: float) -> float:
+    """Returns by which part of the way an average moves to the newest parameter after this number of rounds."""
+    with precision():
+        return float(average.part(jnp.asarray(rounds, float)))
 
 
 class _AdditiveMean:
@@ -260,7 +303,9 @@ def predict_reported(
     if not inner.stable:
         return dataclasses.replace(inner, algorithm=algorithm)
     law = inner.law
-    if isinstance(law, CarriedNoiseLaw | ExtrapolatedLaw):
+    if (chains := _on_chains(problem, method, law)) is not None:
+        found = MeanOnChainsLaw(chains, average)
+    elif isinstance(law, CarriedNoiseLaw | ExtrapolatedLaw):
         found = AveragedLaw(law, average, law.correlations, None, rest=False)
     else:
         finite = finite_law(problem.agents.source)
@@ -276,6 +321,20 @@ def predict_reported(
     # If only the mean is known, the contribution of noise is NaN and remains NaN.
     covariance = inner.covariance if np.isnan(inner.covariance).any() else found.stationary().covariance
     return _reported(inner, algorithm=algorithm, law=found, covariance=covariance, **_words(found))
+
+
+def _on_chains(problem: Problem, method: AbstractAlgorithm, law: AbstractLaw) -> SitesLaw | TwoSitesLaw | None:
+    """Returns the law of a method's exchanges on finite chains, if there is one and it is fast."""
+    if isinstance(law, SitesLaw | TwoSitesLaw):
+        return law
+    finite = finite_law(problem.agents.source)
+    if finite is None or finite.independent or not problem.affine or law.basis != "exact":
+        return None
+    try:
+        found = sites_law(problem, method)
+    except (NotDerivedError, TooLargeError):
+        return None
+    return found if found.quick else None
 
 
 def _split(algorithm: AbstractAlgorithm) -> tuple[AbstractAverage | None, AbstractAlgorithm]:

@@ -11,6 +11,7 @@ of agents, and is exact for two.
 """
 
 import abc
+import copy
 import functools
 import itertools
 import math
@@ -314,6 +315,8 @@ class Federation:
         self.num_agents, self.num_states, self.dim = len(outcomes.A), outcomes.A.shape[1], outcomes.A.shape[-1]
         self.into, self.out_of = _coordinates(pieces, self.num_agents)
         self._walks: dict[Any, Walk] = {}
+        self.extra, self.mixing = 0, None
+        """The size of a running mean beside the state, and the map by which it moves after a round."""
         self.rounds = [self._round(steps) for steps in pieces.rounds]
         same = all(a is b for a, b in zip(pieces.first, pieces.rounds, strict=True))
         self.first = self.rounds if same else [self._round(steps) for steps in pieces.first]
@@ -348,7 +351,7 @@ class Federation:
     @property
     def size(self) -> int:
         """The size of $x$ at the start of a round, without the constant."""
-        return len(self.into[0]) * self.dim
+        return self.extra + len(self.into[0]) * self.dim
 
     def _round(self, steps: Sequence[Step]) -> list[Exchanged]:
         pieces, d, at, found = self.pieces, self.dim, 0, []
@@ -388,6 +391,36 @@ class Federation:
     def at(self, algorithm: AbstractAlgorithm) -> "Federation":
         """Returns the same agents with another algorithm."""
         return Federation(derive(algorithm, self.num_agents, self.dim), self.outcomes, self.name)
+
+    def beside(self, part: float = 0.0) -> "Federation":
+        """Returns the same federation with a running mean of the error at the start of its state, which it shows.
+
+        After a round the mean moves by this part of the way to the error.
+        """
+        found, d = copy.copy(self), self.dim
+
+        def exchanged(step: Exchanged) -> Exchanged:
+            shares = []
+            for share, pi in zip(step.shares, self.outcomes.stationary, strict=True):
+                ways = [
+                    w._replace(E=np.pad(w.E, ((0, 0), (d, 0))), R=np.pad(w.R, ((d, 0), (0, 0)))) for w in share.ways
+                ]
+                shares.append(Contribution(ways, pi))
+            L, noise = (np.pad(map, ((d, 0), (d, 0))) for map in (step.L, step.noise))
+            L[:d, :d] = np.eye(d)
+            return Exchanged(L, shares, noise)
+
+        found.rounds, found.first = ([[exchanged(s) for s in steps] for steps in r] for r in (self.rounds, self.first))
+        found.mixing = self.mixing_by(part)
+        found.show, found.start = np.eye(d, d + self.size), np.concatenate([np.eye(d), self.start])
+        found.extra = d
+        return found
+
+    def mixing_by(self, part: float) -> np.ndarray:
+        """Returns the map of (mean, state, 1) by which the mean moves by this part of the way to the error."""
+        found = np.eye(self.dim + self.size + 1)
+        found[: self.dim, :-1] = np.concatenate([(1 - part) * np.eye(self.dim), part * self.show], axis=1)
+        return found
 
     def mean_round(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns the linear and the constant part of a round in the mean, in which every exchange is on average."""
@@ -522,7 +555,8 @@ class SitesLaw(MomentLaw):
         return np.append(self.federation.start @ start[:-1], start[-1])
 
     def round(self, blocks):
-        return self._turn(self.federation.rounds, blocks)
+        after, mixing = self._turn(self.federation.rounds, blocks), self.federation.mixing
+        return after if mixing is None else mixing @ after @ mixing.T
 
     def _turn(self, rounds: list[list[Exchanged]], blocks: np.ndarray) -> np.ndarray:
         chances = self.federation.pieces.chances
