@@ -193,3 +193,9 @@ def test_what_does_not_fit_together_is_refused_with_the_reason():
         fh.Partial(hsa, 0.5)
     with pytest.raises(ValueError, match="`num_agents` is for 5 agents, got a problem with 3"):
         fh.cost(CASES["quadratic"]().problem, fh.Partial(hsa, fh.sampling.UniformSampling(2, num_agents=5)))
+
+
+def test_a_probability_may_be_a_whole_number():
+    problem, method = fh.problems.quadratic.random(num_agents=2, dim=1), fh.LocalSA(0.05, local_steps=1)
+    everyone = fh.simulate(problem, fh.Partial(method, fh.sampling.Bernoulli(1)), rounds=3)
+    np.testing.assert_allclose(everyone.error, fh.simulate(problem, method, rounds=3).error, rtol=1e-12)

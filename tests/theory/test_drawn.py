@@ -2,6 +2,7 @@
 
 import itertools
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
@@ -274,6 +275,73 @@ def test_a_running_mean_is_summed_over_all_trajectories(average, parts):
 
     expected = by_outcomes(2, 2, [[(1.0, part)] for part in parts], play, started=(0, 1))
     np.testing.assert_allclose(found.error(4, np.asarray(problem_of(2).root) + 1), expected, rtol=1e-10)
+
+
+class Asking(Sleepy):
+    """A wrapper of a user that asks its round in a way of which the law knows nothing, or too little."""
+
+    kind: str = eqx.field(static=True, default="")
+
+    @property
+    def exchanges(self):
+        inner = self.algorithm.exchanges
+        return tuple(e._replace(local=self._asking(e), aggregate=self._noisy(e)) for e in inner)
+
+    def _asking(self, exchange):
+        def local(message, memory, agent, block, round):
+            reply, memory = exchange.local(message, memory, agent, block, round)
+            chance = {
+                "late": jax.numpy.where(round.index > 5, 0.9, 0.1),
+                "step size": getattr(self.algorithm, "step_size", 0.0),
+                "reply": jax.numpy.tanh(jax.numpy.sum(reply) ** 2),
+                "agent": jax.numpy.asarray([0.0, 0.3])[round.agent],
+            }.get(self.kind, self.probability)
+            if self.kind in ("late", "step size", "reply", "twice", "agent"):
+                lost = round.happens_to_agent(chance, 7)
+                lost = lost | round.happens_to_agent(0.5, 7) if self.kind == "twice" else lost
+                reply = jax.tree.map(lambda x: jax.numpy.where(lost, 0, x), reply)
+            if self.kind == "cut":
+                gain = round.gain_of_agent(0.3, 7)
+                reply = jax.tree.map(lambda x: jax.numpy.where(gain > 0.65, gain, 0) * x, reply)
+            return reply, memory
+
+        return local
+
+    def _noisy(self, exchange):
+        def aggregate(server, replies, round):
+            if self.kind == "noise":
+                replies = replies._replace(values=replies.values + round.noise((1, 1), float, 7))
+            return exchange.aggregate(server, replies, round)
+
+        return aggregate
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        ("late", "depend on the number of the round"),
+        ("step size", "depend on its step size"),
+        ("reply", "depend on its step size, its replies"),
+        ("twice", "draws twice with the same stage and number"),
+        ("cut", "not linear in a random gain"),
+        ("noise", "adds the same noise twice"),
+    ],
+)
+def test_what_a_wrapper_asks_in_other_ways_is_refused(kind, sentence):
+    with pytest.raises(NotDerivedError, match=sentence):
+        derive(Asking(HSA if kind == "noise" else LOCAL, 0.3, kind=kind), 2, 1)
+
+
+def test_what_happens_to_some_agents_alone_makes_them_of_another_kind():
+    federation = Federation(derive(Asking(LOCAL, 0.3, kind="agent"), 2, 1), outcomes_of(problem_of(2)), "Asking")
+    assert len(set(federation.kinds.tolist())) == 2
+
+
+@pytest.mark.parametrize("method", [fh.ServerMomentum(LOCAL, 0.5), fh.Delayed(LOCAL, 2)])
+def test_wrapped_methods_with_independent_observations_have_the_exact_law(method):
+    found = predict(problem_of(2).iid(), method)
+    assert found.basis == "exact"
+    assert found.stability == "mean square, exact"
 
 
 def test_very_many_outcomes_are_refused():

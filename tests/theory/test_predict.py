@@ -270,6 +270,12 @@ def test_a_method_whose_matrices_are_very_noisy_is_not_called_stable_from_sample
     assert not predict(problem, fh.SA(0.1)).stable
 
 
+def test_a_method_that_diverges_in_the_mean_is_called_unstable_from_samples():
+    problem = switching(0.3, 1, np.random.default_rng(0), spread=0.1)
+    hidden = eqx.tree_at(lambda p: p.agents.source, problem, Unknown(problem.agents.source))
+    assert predict(hidden, fh.SA(5.0), samples=2000).stable is False
+
+
 @pytest.mark.slow
 def test_intervals_from_samples_of_slow_chains_contain_the_exact_floor():
     """At least 90 %, and no prediction that is wrong by more than 10 % without a warning."""
@@ -284,6 +290,7 @@ def test_intervals_from_samples_of_slow_chains_contain_the_exact_floor():
             found = predict(hidden, algorithm)
         if found.stable:
             truth = predict(problem, algorithm).floor
+            assert found.interval is not None
             covered.append(found.interval[0] < truth < found.interval[1])
             silent.append(not given and abs(found.floor / truth - 1) > 0.1)
     assert len(covered) >= 36

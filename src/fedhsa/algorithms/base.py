@@ -45,14 +45,14 @@ class Round(NamedTuple):
         """Whether an event of this probability happens in the round; the server and all agents get the same answer."""
         if self.coin is not None:
             return self.coin
-        return jax.random.uniform(fold_in(self.key, Stream.COIN), dtype=jnp.result_type(probability)) < probability
+        return jax.random.uniform(fold_in(self.key, Stream.COIN), dtype=jnp.result_type(probability, 1.0)) < probability
 
     def happens_to_agent(self, probability: Any, stage: int, number: int = 0) -> Bool[Array, ""]:
         """Whether an event of this probability happens to this agent, independently of the other agents.
 
         `stage` and `number` identify the event: the answer is the same whenever it is asked for in the round.
         """
-        draw = jax.random.uniform(own_key(self.agent_key, stage, number), dtype=jnp.result_type(probability))
+        draw = jax.random.uniform(own_key(self.agent_key, stage, number), dtype=jnp.result_type(probability, 1.0))
         return draw < probability
 
     def drawn_by_agent(self, count: int, stage: int, number: int = 0) -> Int[Array, ""]:

@@ -37,7 +37,7 @@ class Partial(AbstractWrapper):
 
     In `Weighted(Partial(...), ...)` replies are divided by the weights of all agents rather than those of the
     participants, which is unbiased; this requires a method with one exchange, or that all agents answer the first. In
-    `Partial(Delayed(...), ...)` a reply counts if its agent is present both when it is computed and when it arrives.
+    `Partial(Delayed(...), ...)` an agent computes and sends only while it is present, and delays count these rounds.
 
     **Arguments:**
 

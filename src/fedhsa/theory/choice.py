@@ -561,7 +561,8 @@ class _Search:
         spent = getattr(way.reach, self.goal.objective), way.reach.samples, way.reach.bytes
         if math.isfinite(spent[0]):
             return (*spent, 0.0)
-        return (*spent, way.prediction.floor if isinstance(way, Candidate) else way.error)
+        left = way.prediction.floor if isinstance(way, Candidate) else way.error
+        return (*spent, math.inf if math.isnan(left) else left)
 
 
 def _last_low_enough(excess: Callable[[float], float], x: float, low: float, high: float) -> float:

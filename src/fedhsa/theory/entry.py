@@ -114,12 +114,13 @@ def _predict(
     if (reported := predict_reported(problem, algorithm, again)) is not None:
         return reported
     rule, finite = local_rule(algorithm), finite_law(problem.agents.source)
-    # The laws of replies below are exact for independent observations, for any number of agents.
-    own_law = local_rule(algorithm.layers[-1]) is not None and (rule is not None or (finite and finite.independent))
-    if not own_law and (found := predict_on_chains(problem, algorithm)) is not None:
+    independent = finite is not None and finite.independent
+    if rule is None and not independent and (found := predict_on_chains(problem, algorithm)) is not None:
         return found
     if (partial := predict_replies(problem, algorithm, again)) is not None:
         return partial
+    if rule is None and independent and (found := predict_on_chains(problem, algorithm)) is not None:
+        return found
     if (coded := predict_unbiased(problem, algorithm, again)) is not None:
         return coded
     if rule is None:
@@ -251,11 +252,12 @@ def _from_samples(problem: Problem, rule: LocalRule, estimates: Estimates) -> di
     transition, offset = rule.transition(A), rule.offset(A, estimates.residuals)
     heterogeneity, markov, persistent, covariance = biases(estimates)
     moments = Moments(heterogeneity + markov, covariance)
-    left_out = _neglected(moments, transition, rule, estimates)
+    settles = spectral_radius(transition) < 1
+    left_out = _neglected(moments, transition, rule, estimates) if settles else math.nan
     law = RelaxationLaw(transition, moments, basis="samples", left_out=left_out)
     found = {"basis": law.basis, "left_out": law.left_out, "interval": None, "law": law, "jacobians": A}
     found |= {"transition": transition, "offset": offset, "radius_at": lambda algorithm: None}
-    if not spectral_radius(transition) < 1:
+    if not settles:
         return found | unstable(problem.dim)
     if not math.isfinite(left_out):
         return found | undecided(problem.dim)

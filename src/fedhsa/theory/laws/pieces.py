@@ -43,6 +43,8 @@ LATER = (1, 2, 3, 10, 1009)
 KEYS, ROWS, MOST_DRAWS, MOST_OUTCOMES, MOST_NOISE = 6, 64, 6, 64, 2
 """The number of keys with which an agent's round is tried, to notice one that is random; rows computed at a time; the
 largest numbers of draws in a round, of their joint outcomes, and of the server's noise relative to its numbers."""
+FACTORS = (-50.0, -5.0, -0.5, 0.5, 1.5, 5.0, 50.0)
+"""Values of a factor at which replies must be linear in it, where 0 and 1 are a standard deviation from its mean."""
 REMEMBERED = 64
 """The number of methods that are kept, so that another step size requires no other program."""
 
@@ -162,12 +164,18 @@ class _Script:
         """The probabilities of what was drawn since the record was last emptied."""
         self.noise = 0
         """The number of values of the server's noise that were used."""
+        self.noises: dict[Any, int] = {}
+        """The exchange in which each noise is added."""
+        self.exchange = 0
 
     def drawn(self, which: Any, count: int, chances: Any, *, shared: bool = False, factor: bool = False) -> _Draw:
         if which not in self.draws and len(self.draws) == MOST_DRAWS:
             raise NotDerivedError("A round draws very often.")
+        draw = self.draws.setdefault(which, _Draw(len(self.draws), count, shared, factor))
+        if which in self.chances or draw[1:] != (count, shared, factor):
+            raise NotDerivedError("An exchange draws twice with the same stage and number.")
         self.chances[which] = chances
-        return self.draws.setdefault(which, _Draw(len(self.draws), count, shared, factor))
+        return draw
 
 
 class _Scripted(Round):
@@ -195,6 +203,9 @@ class _Scripted(Round):
 
     def noise(self, shape, dtype, stage, number=0, leaf=0):
         script, *_, values = self.coin
+        if (stage, number, leaf) in script.noises:
+            raise NotDerivedError("A round adds the same noise twice.")
+        script.noises[stage, number, leaf] = script.exchange
         size = math.prod(shape)
         found = values[script.noise : script.noise + size].reshape(shape)
         script.noise += size
@@ -410,7 +421,9 @@ def _outcomes(
             raise NotDerivedError(
                 f"A gain of {name} enters in several exchanges, which requires more than its variance."
             )
-        known = next(found[which] for found in chances if which in found)
+        known, *others = (found[which] for found in chances if which in found)
+        if any(not _near(other, known) for other in others):
+            raise NotDerivedError(f"An event of {name} has different probabilities in its exchanges.")
         if shared:
             number, choices = math.comb(num_agents, count), itertools.combinations(range(num_agents), count)
             found = ((1 / number, np.isin(np.arange(num_agents), chosen)) for chosen in choices)
@@ -503,6 +516,8 @@ class _Watched:
         script.chances.clear()
         values = jnp.zeros((self.inputs + self.most) * d)
         self.run, closed = _traced(self._local, given, values, zero, zero, zero)
+        if any(_reached(closed, argument)[3] for argument in range(len(given) + 1)):
+            raise NotDerivedError(f"Probabilities of {self.name} depend on its step size, its replies or other draws.")
         shapes = [x.shape for x in closed.out_avals[4:]]
         self.leaves = list(zip(_reached(closed, len(given))[4:], shapes, strict=True))
         """Whether each leaf of the reply depends on messages, memory or operators, and its shape."""
@@ -550,7 +565,9 @@ class _Watched:
         """Returns the server's state after the agents' replies, `(M, n * d)`, what they tell, and noise."""
         algorithm = self.rebuilt(given)
         before, aggregate = _filled(algorithm, 0, w, self.d), algorithm.exchanges[self.number].aggregate
-        stacked, self.script.noise = Replies(jax.vmap(self._reply)(replies, told)), 0
+        script, stacked = self.script, Replies(jax.vmap(self._reply)(replies, told))
+        script.noise, script.exchange = 0, self.number
+        script.noises = {noise: other for noise, other in script.noises.items() if other != self.number}
         after, counted = floats(aggregate(before, stacked, self._shared(given, key, index, noise=noise)))
         self.noise = self.script.noise // self.d
         if not _same(floats(before)[1], counted):
@@ -581,7 +598,9 @@ class _Watched:
         """Returns the probabilities of what each agent draws, `(M, count)`."""
         agents = np.arange(self.num_agents)
         values = np.zeros((self.num_agents, (self.inputs + self.most) * self.d))
-        found = self.run(given, *_rows(values, agents, 0, LATER[0]))[3]
+        found, *others = (self.run(given, *_rows(values, agents, k, index))[3] for k, index in enumerate((*LATER, 0)))
+        if any(not _near(other, found) for other in others):
+            raise NotDerivedError(f"Probabilities of {self.name} depend on the number of the round, or are random.")
         ends = np.cumsum(list(self.draws.values()))
         return {which: found[:, end - self.draws[which] : end] for which, end in zip(self.draws, ends, strict=True)}
 
@@ -597,12 +616,15 @@ class _Watched:
             sizes[other.row] = 2 if other.shared else other.size
         for _ in range(KEYS):
             drawn, done = rng.integers(0, sizes[:, None], given[-1].shape).astype(float), []
-            for value in (0.0, 1.0, 0.5) if draw.factor else (0.0, 1.0):
+            tried = [*range(draw.size), *(FACTORS if draw.factor else ())]
+            for value in tried:
                 drawn[draw.row] = value
                 done.append(self.local([*given[:-1], drawn.copy()], values, agents, 0, LATER[0]))
-            if draw.factor and not _near(done[2].results, (done[0].results + done[1].results) / 2):
+            start, slope = done[0].results, done[1].results - done[0].results
+            lines = zip(tried, done, strict=True)
+            if draw.factor and not all(_near(other.results, start + value * slope) for value, other in lines):
                 raise NotDerivedError(f"A reply of {self.name} is not linear in a random gain.")
-            if not _near(done[0].told, done[1].told):
+            if not all(_near(other.told, done[0].told) for other in done[1:]):
                 return True
         return False
 

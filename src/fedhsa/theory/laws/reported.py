@@ -315,6 +315,7 @@ def predict_reported(
         transition = None if isinstance(law, CarriedLaw) else inner.transition
         found = AveragedLaw(law, average, known, transition, rest=not markov)
         if markov:
+            known()  # raises `TypeError` here if there are none, and not when a curve is drawn
             found.basis = "additive noise"
             # With equal weights only the bias remains, which correlations do not change.
             found.left_out = law.left_out + (UNLIKE * found.unlike() if found.forgets else 0.0)
@@ -324,17 +325,16 @@ def predict_reported(
 
 
 def _on_chains(problem: Problem, method: AbstractAlgorithm, law: AbstractLaw) -> SitesLaw | TwoSitesLaw | None:
-    """Returns the law of a method's exchanges on finite chains, if there is one and it is fast."""
-    if isinstance(law, SitesLaw | TwoSitesLaw):
-        return law
-    finite = finite_law(problem.agents.source)
-    if finite is None or finite.independent or not problem.affine or law.basis != "exact":
-        return None
-    try:
-        found = sites_law(problem, method)
-    except (NotDerivedError, TooLargeError):
-        return None
-    return found if found.quick else None
+    """Returns the law of a method's exchanges on finite chains, if there is one that follows a mean quickly."""
+    finite, found = finite_law(problem.agents.source), law
+    if not isinstance(law, SitesLaw | TwoSitesLaw):
+        if finite is None or finite.independent or not problem.affine or law.basis != "exact":
+            return None
+        try:
+            found = sites_law(problem, method)
+        except (NotDerivedError, TooLargeError):
+            return None
+    return found if isinstance(found, SitesLaw) and type(found)(found.federation.beside()).quick else None
 
 
 def _split(algorithm: AbstractAlgorithm) -> tuple[AbstractAverage | None, AbstractAlgorithm]:

@@ -330,8 +330,8 @@ class Federation:
     def kinds(self) -> np.ndarray:
         """A number for each agent, the same for agents that observe, do, receive and contribute the same."""
         steps = [step for steps in self.pieces.rounds for step in steps]
-        parts = np.array([[id(way) for step in steps for way in step.parts[i]] for i in range(self.num_agents)])
-        parts = np.unique(parts, axis=0, return_inverse=True)[1]
+        each = [tuple(id(way) for step in steps for way in step.parts[i]) for i in range(self.num_agents)]
+        parts = np.array([each.index(ways) for ways in each])
         messages = [x for step in steps for x in (step.send, step.gather)]
         rows = [x.reshape(self.num_agents, -1) for x in (*self.outcomes, parts, *messages)]
         return np.unique(np.concatenate(rows, axis=1), axis=0, return_inverse=True)[1].ravel()
