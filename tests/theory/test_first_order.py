@@ -147,9 +147,14 @@ FAMILIES = {
 @pytest.mark.parametrize("M", [1, 4, 16, 64])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_predicted_floors_and_biases_are_the_simulated_ones(family, M, method):
-    """400 seeds; the floor within 3 % or 3 standard errors, the mean within 4 standard errors in every coordinate."""
+    """The floor within 3 % or 3 standard errors, the mean within 4 standard errors in every coordinate.
+
+    Runs of 64 agents are long, and their errors vary less: a quarter of the seeds keeps what 16 agents cost.
+    """
     make, step, rounds = FAMILIES[family]
-    prediction, means, squares = measured(make(M), method(step, 10), rounds=rounds)
+    prediction, means, squares = measured(
+        make(M), method(step, 10), rounds=rounds, seeds=SEEDS // 4 if M == 64 else SEEDS
+    )
     floor, error = squares.mean(), standard_error(squares)
     assert abs(prediction.floor - floor) < max(0.03 * floor, 3 * error)
     assert (abs(prediction.bias - means.mean(0)) < 4 * standard_error(means)).all()
@@ -171,9 +176,9 @@ DOMINATED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("case", DOMINATED)
 def test_where_the_bias_dominates_variance_and_bias_still_make_up_the_floor(case):
-    """Most of the floor is Markov bias. The floor within 5 %, the mean within 3 % or 4 standard errors; 400 seeds."""
+    """Most of the floor is Markov bias. The floor within 5 %, the mean within 3 % or 4 standard errors; 100 seeds."""
     make, algorithm = DOMINATED[case]
-    prediction, means, squares = measured(make(), algorithm, rounds=600)
+    prediction, means, squares = measured(make(), algorithm, rounds=600, seeds=SEEDS // 4)
     assert prediction.markov_bias @ prediction.markov_bias > 0.5 * prediction.floor
     assert prediction.floor == pytest.approx(squares.mean(), rel=0.05)
     tolerance = np.maximum(4 * standard_error(means), 0.03 * np.linalg.norm(prediction.bias))

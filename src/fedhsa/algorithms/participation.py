@@ -103,9 +103,9 @@ class Partial(AbstractWrapper):
 
     @property
     def exchanges(self):
-        *early, last = self.algorithm.exchanges
-        numbered = enumerate([*((e, False) for e in early), (last, True)])
-        return tuple(self._of_some(e, self.all_answer_first and number == 0, last) for number, (e, last) in numbered)
+        every = self.algorithm.exchanges
+        first, last = (0 if self.all_answer_first else None), len(every) - 1
+        return tuple(self._of_some(e, k == first, k == last) for k, e in enumerate(every))
 
     def _of_some(self, exchange: Exchange, all_answer: bool, last: bool) -> Exchange:
         suffices = exchange.mean_suffices and all_answer  # else agents send weights too

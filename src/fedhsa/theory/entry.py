@@ -117,6 +117,7 @@ def _predict(
     independent = finite is not None and finite.independent
     if rule is None and not independent and (found := predict_on_chains(problem, algorithm)) is not None:
         return found
+    # With independent observations the laws of replies are exact for any number of agents and sets of them.
     if (partial := predict_replies(problem, algorithm, again)) is not None:
         return partial
     if rule is None and independent and (found := predict_on_chains(problem, algorithm)) is not None:
@@ -283,10 +284,8 @@ def _neglected(moments: Moments, transition: np.ndarray, rule: LocalRule, estima
     """
     (mean, covariance), A_bar = moments, estimates.jacobians.mean(0)
     square, total = mean @ mean, np.trace(covariance)
-    x, y = (
-        np.trace(covariance_of(A_bar, estimates.slopes, rule)),
-        np.linalg.norm(np.eye(len(A_bar)) - transition, 2) / 2,
-    )
+    x = np.trace(covariance_of(A_bar, estimates.slopes, rule))
+    y = np.linalg.norm(np.eye(len(A_bar)) - transition, 2) / 2
     if not (x < UNCLEAR and x + y < 1):
         return math.inf
     correlated = (estimates.samples / estimates.effective_samples.mean() - 1) / 2

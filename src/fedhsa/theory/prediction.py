@@ -74,9 +74,9 @@ class Prediction:
     """The estimated relative error of the floor due to terms that the law neglects: 0 if the law is exact, NaN if the
     error is unknown."""
     transition: np.ndarray = dataclasses.field(repr=False)
-    """The linear part $\\Phi$ of the noiseless round map of the error, `(d, d)`."""
+    """The linear part $\\Phi$ of the noiseless round map, of the error or of all that the method carries."""
     offset: np.ndarray = dataclasses.field(repr=False)
-    """The constant part $c$ of the noiseless round map of the error, `(d,)`."""
+    """The constant part $c$ of the noiseless round map."""
     jacobians: np.ndarray = dataclasses.field(repr=False)
     """The Jacobians of the agents' mean operators at the root, `(M, d, d)`."""
     problem: Problem = dataclasses.field(repr=False)

@@ -38,8 +38,6 @@ RANK, SAME, ROUNDING = 1e-9, 1e-10, 1e-13
 size below which a coefficient is zero."""
 LATER = (1, 2, 3, 10, 1009)
 """Rounds that must be alike; the first round of a run may differ."""
-
-
 KEYS, ROWS, MOST_DRAWS, MOST_OUTCOMES, MOST_NOISE = 6, 64, 6, 64, 2
 """The number of keys with which an agent's round is tried, to notice one that is random; rows computed at a time; the
 largest numbers of draws in a round, of their joint outcomes, and of the server's noise relative to its numbers."""

@@ -24,7 +24,7 @@ from ...algorithms.sampling import AbstractSampling
 from ...problems import Problem
 from ...sources import IID, Silent
 from ..maps.rounds import LocalRule, local_powers, local_rule, require_rule, require_stable
-from ..prediction import Prediction, undecided
+from ..prediction import Prediction, undecided, unstable
 from ..stability import Limit, largest_mean_square_step, largest_step
 from .additive import AdditiveLaw, HiddenNoise, chain_noise
 from .finite import additive_noise, affine_operators, finite_law
@@ -583,9 +583,7 @@ def predict_replies(
     try:
         mean, covariance = law.stationary()
     except ValueError:
-        nowhere = np.full(problem.dim, np.inf)
-        known |= {"left_out": math.nan, "stable": False, "covariance": np.diag(nowhere), "markov_bias": nothing}
-        return RepliesPrediction(**known, heterogeneity_bias=nowhere, persistent_bias=nowhere)
+        return RepliesPrediction(**known | unstable(problem.dim), left_out=math.nan)
     if not settled:  # the noise at the root, which this law has, is not what makes the wrapped method diverge
         return RepliesPrediction(**known | undecided(problem.dim))
     return RepliesPrediction(

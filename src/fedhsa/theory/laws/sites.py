@@ -371,7 +371,8 @@ class Federation:
                 ways[i].append(Way(part.chance, E, R, self._walk(i, part, actions)))
             L = _with_one(np.kron(V[:, :p] @ step.keep @ U[:p], np.eye(d)))
             shares = [Contribution(w, pi) for w, pi in zip(ways, self.outcomes.stationary, strict=True)]
-            found.append(Exchanged(L, shares, _with_zero(np.kron(_square(V[:, :p] @ step.noise), np.eye(d)))))
+            noise = V[:, :p] @ step.noise
+            found.append(Exchanged(L, shares, _with_zero(np.kron(noise @ noise.T, np.eye(d)))))
         return found
 
     def _walk(self, agent: int, part: Part, actions: list[Action]) -> Walk:
@@ -529,10 +530,6 @@ def _with_one(map: np.ndarray) -> np.ndarray:
     return found
 
 
-def _square(factors: np.ndarray) -> np.ndarray:
-    return factors @ factors.T
-
-
 def _with_zero(map: np.ndarray) -> np.ndarray:
     """Adds a row and a column of zeros: the constant of an agent adds nothing to that of the state."""
     return np.pad(map, ((0, 1), (0, 1)))
@@ -564,7 +561,7 @@ class SitesLaw(MomentLaw):
 
     @abc.abstractmethod
     def exchange(self, steps: list[Exchanged], blocks: np.ndarray) -> np.ndarray:
-        """Returns the blocks after all exchanges of a round with one outcome of the coin."""
+        """Returns the blocks after all exchanges of a round with one outcome of what is drawn."""
 
     def enter(self, start):
         return 0, self.begin(np.append(start, 1.0))
@@ -668,7 +665,7 @@ class EachSiteLaw(SitesLaw):
         if M == 1:
             return 0.0
         gaps = [(number, gap_of(self.federation, pair)) for number, pair in _some(self.federation, 2)]
-        return (1 + _amplified(gaps, self)) * (1 + self.mean_square_radius().doubt) - 1
+        return _amplified(gaps, self)
 
 
 class TwoSitesLaw(AbstractSteppedLaw):
@@ -758,13 +755,14 @@ def _some(federation: Federation, size: int) -> list[tuple[float, tuple[int, ...
 def _amplified(gaps: list[tuple[float, float]], law: EachSiteLaw | TwoSitesLaw) -> float:
     """Returns what larger sets of agents add to the mean-square error, relative to the floor, as rounds amplify it.
 
-    It is at most 1, and 1 if there is nothing to estimate it from.
+    The part that comes from the gaps is at most 1, and 1 if there is nothing to estimate it from. That of the joint
+    noise of all agents comes on top.
     """
-    radius = law.mean_square_radius().value
-    if not radius < 1 or not gaps or not np.isfinite(gaps).all():
-        return 1.0
-    floor = law.stationary().square
-    return min(sum(number * abs(gap) for number, gap in gaps) / floor / (1 - radius), 1.0) if floor > 0 else 0.0
+    radius, added = law.mean_square_radius(), 1.0
+    if radius.value < 1 and gaps and np.isfinite(gaps).all():
+        floor = law.stationary().square
+        added = sum(number * abs(gap) for number, gap in gaps) / floor / (1 - radius.value) if floor > 0 else 0.0
+    return (1 + min(added, 1.0)) * (1 + radius.doubt) - 1
 
 
 def sites_law(problem: Problem, algorithm: AbstractAlgorithm, like: Federation | None = None) -> SitesLaw | TwoSitesLaw:
