@@ -179,7 +179,7 @@ def test_fed_hsa_comes_near_the_root_and_theory_reads_the_record():
     streams = make(table(hours=5000), inputs=())
     algorithm = fh.FedHSA(0.01, local_steps=5)
     assert fh.simulate(streams.problem, algorithm, rounds=600).error[0, -1] < 0.02
-    with pytest.warns(fh.theory.PredictionWarning, match=r"may be off by \d%, which its interval includes"):
+    with pytest.warns(fh.theory.PredictionWarning, match=r"may be off by \d+%, which its interval includes"):
         prediction = fh.theory.predict(streams.problem, algorithm)
     assert (prediction.basis, prediction.stable) == ("samples", True)
     assert fh.theory.constants(streams.problem).sampling == "recorded"

@@ -10,6 +10,7 @@ import pytest
 import fedhsa as fh
 from fedhsa.sources import FiniteChain
 from fedhsa.theory import choice
+from fedhsa.theory.changing import ChangingLaw
 from fedhsa.theory.exact import NoiselessLaw
 from fedhsa.theory.laws import moments, played
 from fedhsa.theory.laws.additive import AdditiveLaw, HiddenNoise
@@ -30,7 +31,6 @@ from fedhsa.theory.prediction import Prediction
 from fedhsa.theory.samples.estimate import _plan
 from fedhsa.theory.samples.long_run import lagged_means
 from fedhsa.theory.sketch import Outline, Sketch
-from fedhsa.theory.staged import StagedLaw
 from theory import enumeration
 from theory.enumeration import Law, Rule
 from theory.test_enumerated import START, federation
@@ -41,20 +41,42 @@ def scalar(factor, offset=0.0):
     return NoiselessLaw(None, fh.SA(0.1), RoundMap(np.array([[factor]]), np.array([offset])))  # pyright: ignore[reportArgumentType]
 
 
-# Stages, and laws of which little is known.
+# Laws that follow one another, and laws of which little is known.
 
 
 def test_a_stage_begins_with_the_round_of_its_number():
     """Two rounds that halve, one that adds three, and then rounds that halve and add one, whose limit is two."""
-    law = StagedLaw([scalar(0.5), scalar(1.0, 3.0), scalar(0.5, 1.0)], begins=(2, 3))
+    laws = {3.0: scalar(0.5), 2.0: scalar(1.0, 3.0), 1.0: scalar(0.5, 1.0)}
+    schedule = fh.Stages(tuple(laws), begins=(2, 3))
+    law = ChangingLaw(schedule, lambda steps: [laws[now] for now, _ in steps], laws[1.0], left_out=0.0)
     assert [m.mean[0] for m in law.path(np.array([8.0]), 5)] == [8.0, 4.0, 2.0, 5.0, 3.5, 2.75]
     assert law.stationary().mean[0] == 2.0
     assert law.mean_square_radius() == (0.25, "exact", None)
 
 
-def test_a_staged_law_leaves_out_what_its_worst_stage_does():
-    laws = [RelaxationLaw(np.eye(1) / 2, Moments(np.zeros(1), np.eye(1)), basis="", left_out=x) for x in (0.3, 0.1)]
-    assert StagedLaw(laws, begins=(1,)).left_out == 0.3
+def test_laws_are_interpolated_between_the_step_sizes_of_which_they_are_computed():
+    """e' = e - step e + 1 / step, in 400 rounds with steps from 0.5 to 0.00125."""
+    asked, schedule = [], fh.Polynomial(0.5)
+
+    def laws_at(steps):
+        asked.extend(steps)
+        return [scalar(1 - now, 1 / now) for now, _ in steps]
+
+    law, e = ChangingLaw(schedule, laws_at, scalar(1.0), left_out=0.0), 8.0
+    found = [m.mean[0] for m in law.path(np.array([8.0]), 400)]
+    for t, mean in enumerate(found):
+        assert mean == pytest.approx(e, rel=1e-9)
+        e = e - 0.5 / (t + 1) * e + (t + 1) / 0.5
+    assert len(set(asked)) < 150
+
+
+def test_a_law_that_is_not_analytic_in_the_step_size_is_not_interpolated():
+    def laws_at(steps):
+        return [scalar(1 - now, float(now > 0.005)) for now, _ in steps]
+
+    law = ChangingLaw(fh.Polynomial(0.5), laws_at, scalar(1.0), left_out=0.0, name="Odd")
+    with pytest.raises(TypeError, match=r"law of Odd cannot be interpolated between the step sizes 0\.00125 and 0\.5"):
+        list(law.path(np.array([8.0]), 400))
 
 
 def test_a_relaxing_error_goes_to_its_moments_by_its_map():

@@ -193,9 +193,9 @@ def test_predictions_are_json(algorithm):
     assert len(values["markov_bias"]) == 4
 
 
-def test_a_schedule_has_no_prediction():
+def test_a_schedule_has_no_law_of_all_rounds():
     with pytest.raises(TypeError, match="require a constant step size, got a schedule"):
-        predict(CASES["td"]().problem, fh.FedHSA(fh.Polynomial(1.0), 2))
+        fh.theory.exact.limit(CASES["td"]().problem, fh.FedHSA(fh.Polynomial(1.0), 2))
 
 
 class Unknown(fh.AbstractSource):

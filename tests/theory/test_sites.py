@@ -1,5 +1,6 @@
 """The law of any affine method on finite chains, derived from its exchanges."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -12,7 +13,6 @@ from fedhsa.theory.laws import sites
 from fedhsa.theory.laws.pieces import NotDerivedError, derive, realise
 from fedhsa.theory.laws.sites import EachSiteLaw, EverySiteLaw, Federation, TwoSitesLaw, outcomes_of, sites_law
 from theory.by_paths import Truth
-from theory.enumeration import stationary
 
 COIN = ((True, 0.3), (False, 0.7))
 METHODS = {
@@ -60,11 +60,27 @@ def test_paths_are_those_of_the_methods_own_rounds_on_every_joint_path(method, p
     np.testing.assert_allclose(law.errors(error, 6), Truth(problem, algorithm, coin).path(error, 6), rtol=1e-10)
 
 
-def scafflsa_by_paths(M, eta, H, rounds):
+def scafflsa_by_paths(M, steps, H):
     """The mean-square errors of SCAFFLSA from the error 1 on `turns`, in NumPy: a sum over all joint trajectories.
 
-    theta_i takes H steps of eta (G_i - shift_i) from theta; then shift_i changes by (theta_i - mean) / (eta H).
+    In a round of step size eta, theta_i takes H steps of eta (G_i - shift_i) from theta; then shift_i changes by
+    (theta_i - mean) / (eta H).
     """
+    pi, x, found = np.full(2, 0.5), np.eye(M + 2)[0] + np.eye(M + 2)[-1], [1.0]
+    Y = {s: np.prod(pi[list(s)]) * np.outer(x, x) for s in itertools.product(range(2), repeat=M)}
+    for eta in steps:
+        after = {s: np.zeros((M + 2, M + 2)) for s in Y}
+        for (s, t), every in scafflsa_maps(M, eta, H).items():
+            for chance, map in every:
+                after[t] += chance * map @ Y[s] @ map.T
+        Y = after
+        found.append(sum(moments[0, 0] for moments in Y.values()))
+    return np.array(found)
+
+
+@functools.cache
+def scafflsa_maps(M, eta, H):
+    """A round as a map of (error, shifts, 1) for every joint trajectory, by its first and last state."""
     slopes, b, stay = -np.array([1.5, -0.3]), np.array([1.0, -1.0]), 0.95
     P = np.array([[stay, 1 - stay], [1 - stay, stay]])
     root = -b.mean() / slopes.mean()
@@ -83,23 +99,12 @@ def scafflsa_by_paths(M, eta, H, rounds):
         shifts = [start[1 + i] + (end - mean) / (eta * H) for i, end in enumerate(ends)]
         map = np.array([mean, *shifts, start[-1]])
         maps.setdefault((tuple(p[0] for p in joint), tuple(p[-1] for p in joint)), []).append((chance, map))
-    pi = stationary(P)
-    x = np.eye(M + 2)[0] + np.eye(M + 2)[-1]
-    Y = {s: np.prod(pi[list(s)]) * np.outer(x, x) for s in itertools.product(range(2), repeat=M)}
-    found = [1.0]
-    for _ in range(rounds):
-        after = {s: np.zeros((M + 2, M + 2)) for s in Y}
-        for (s, t), every in maps.items():
-            for chance, map in every:
-                after[t] += chance * map @ Y[s] @ map.T
-        Y = after
-        found.append(sum(moments[0, 0] for moments in Y.values()))
-    return np.array(found)
+    return maps
 
 
 @pytest.mark.parametrize(("M", "H"), [(1, 5), (2, 2)])
 def test_scafflsa_is_the_sum_over_all_trajectories(M, H):
-    expected = scafflsa_by_paths(M, 0.1, H, 5)
+    expected = scafflsa_by_paths(M, [0.1] * 5, H)
     np.testing.assert_allclose(sites_law(turns(M), fh.SCAFFLSA(0.1, H)).errors(np.ones(1), 5), expected, rtol=1e-11)
 
 

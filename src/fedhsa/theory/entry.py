@@ -1,20 +1,20 @@
 """`predict`: predicts an algorithm on a problem, from the law of its error or from samples."""
 
-import dataclasses
 import functools
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from .._linear import spectral_radius
 from .._types import SeedLike
-from ..algorithms import AbstractAlgorithm, Stages
+from ..algorithms import AbstractAlgorithm, AbstractSchedule
 from ..problems import Problem
 from ..sources import Silent
 from . import exact
+from .changing import predict_changing
 from .laws.carried import predict_carried
 from .laws.chains import predict_on_chains
 from .laws.curvature import CurvedLaw, curved_law
@@ -29,7 +29,7 @@ from .maps.linearise import linearised
 from .maps.rounds import LocalRule, RoundMap, check_schedule, local_rule, require_rule
 from .prediction import Prediction, undecided, unstable
 from .samples.estimate import Estimates, estimates_of
-from .staged import staged
+from .stability import step_of
 
 MUCH, BENT = 0.03, 0.1
 """The estimated relative errors above which a prediction warns: for affine operators, and for nonlinear ones."""
@@ -68,8 +68,8 @@ def predict(
     Under additive VAR(1) noise it is complete, unless the method has a coin, its first round differs from the others,
     or it carries more than 600 numbers. On finite chains the law is derived from the method's exchanges; for more than
     64 agents or large chains the floor is given as if the noise were additive. For `Averaged`, `GeometricAverage` and
-    `RichardsonRomberg` around any of these, the prediction is for the reported parameter. Step sizes may change in
-    `Stages`.
+    `RichardsonRomberg` around any of these, the prediction is for the reported parameter. Step sizes may follow
+    any schedule; if they decrease for ever, there is an error curve and no floor.
 
     **Arguments:**
 
@@ -102,14 +102,14 @@ def predict(
 def _predict(
     problem: Problem, algorithm: AbstractAlgorithm, *, samples: int | Estimates | None, key: SeedLike
 ) -> Prediction:
-    schedule = getattr(algorithm, "step_size", None)
-    if isinstance(schedule, Stages):
-        known = samples if noise_is_known(problem) else estimates_of(problem, samples, key)
-        stages = [dataclasses.replace(cast(Any, algorithm), step_size=float(step)) for step in schedule.step_sizes]
-        return staged(algorithm, schedule, [_predict(problem, stage, samples=known, key=key) for stage in stages])
-    check_schedule(algorithm)
     algorithm.check(problem)
     check_exogenous(problem)
+    if isinstance(schedule := step_of(algorithm), AbstractSchedule):
+        known = samples if noise_is_known(problem) else estimates_of(problem, samples, key)
+        direct = functools.partial(law_of, problem) if problem.affine and noise_is_known(problem) else None
+        again = functools.partial(_predict, problem, samples=known, key=key)
+        return predict_changing(algorithm, schedule, again, direct)
+    check_schedule(algorithm)
     again = functools.partial(_predict, samples=samples, key=key)
     if (reported := predict_reported(problem, algorithm, again)) is not None:
         return reported

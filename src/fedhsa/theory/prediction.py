@@ -235,13 +235,16 @@ class Prediction:
         ]
         if self.stable:
             rows += [
-                ("r.m.s. error", f"times {self.rate:.4g} per round, far above the floor"),
+                ("r.m.s. error", self._rate_in_words()),
                 ("floor", self._floor_in_words()),
                 ("agents that help", _agents_in_words(self.saturation_agents)),
             ]
         off = 100 * self.left_out
         doubt = f", may be off by {f'{off:.2g}' if off < 10 else f'{off:.0f}'}{FIXED}%" if off > 0 else ""
         return Table(("", ""), [*rows, ("known by", f"{known}{doubt}")])
+
+    def _rate_in_words(self) -> str:
+        return f"times {self.rate:.4g} per round, far above the floor"
 
     def _floor_in_words(self) -> str:
         if math.isnan(self.floor):

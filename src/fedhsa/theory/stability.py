@@ -196,6 +196,12 @@ def with_step(algorithm: Any, step: float) -> Any:
     return None if inner is None else dataclasses.replace(algorithm, algorithm=inner)
 
 
+def step_of(algorithm: Any) -> Any:
+    """Returns the step size that `with_step` changes; None if there is none."""
+    inner = getattr(algorithm, "algorithm", None)
+    return getattr(algorithm, "step_size", None if inner is None else step_of(inner))
+
+
 def first_crossing(
     excess: Callable[[np.ndarray], np.ndarray], A: np.ndarray, H: int, own: float | None = None, each: float = 0.0
 ) -> Limit:

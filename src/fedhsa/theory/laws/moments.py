@@ -3,12 +3,13 @@
 import abc
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
+from ...algorithms import AbstractAlgorithm
 from ..maps.rounds import require_stable
 from .solve import Part, arnoldi, fixed_point, radius
 
@@ -16,6 +17,13 @@ DENSE, CHUNK = 300, 64
 """The number of moments up to which a round is a matrix, and the number of columns computed at a time."""
 KRYLOV, FOLLOWED = 60, 3000
 """The number of rounds followed one by one before the rest is extrapolated, without and with a matrix."""
+
+
+class Steps(NamedTuple):
+    """The step sizes of a round and of the previous one, which methods with memory may use."""
+
+    now: float
+    before: float
 
 
 class TooLargeError(TypeError):
@@ -119,7 +127,7 @@ class AbstractSteppedLaw(AbstractLaw):
 
     @abc.abstractmethod
     def enter(self, start: np.ndarray) -> Any:
-        """Returns the initial state of a run from the error `start`; laws of other step sizes use the same state."""
+        """Returns the initial state of a run from the error `start`."""
 
     @abc.abstractmethod
     def step(self, state: Any) -> Any:
@@ -128,6 +136,13 @@ class AbstractSteppedLaw(AbstractLaw):
     @abc.abstractmethod
     def seen(self, state: Any) -> Moments:
         """Returns the moments of the error in a state."""
+
+    def family(self, algorithm: AbstractAlgorithm, steps: Sequence[Steps]) -> "Sequence[AbstractSteppedLaw] | None":
+        """Returns the laws of rounds with other step sizes, such that each can continue from the others.
+
+        None if rounds depend on the current step size alone, and states have the same meaning in all laws of this kind.
+        """
+        return None
 
     def path(self, start, rounds):
         state = self.enter(start)

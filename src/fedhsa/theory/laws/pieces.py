@@ -12,6 +12,7 @@ one exchange only, such as the loss of a reply, the agent has several *ways* thr
 the set of agents that take part, are outcomes of the whole round.
 """
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -25,11 +26,12 @@ from jax.flatten_util import ravel_pytree
 
 from ... import tree
 from ..._types import precision
-from ...algorithms import AbstractAlgorithm, Replies, Round
+from ...algorithms import AbstractAlgorithm, AbstractSchedule, Replies, Round
 from ...algorithms.base import split
 from ...problems import AbstractAgent
 from ...sources import Silent
 from ..maps.joint import floats, whole
+from ..stability import step_of, with_step
 
 MEAN = -1
 """The place of a call of the mean operator, which uses no observation."""
@@ -137,6 +139,19 @@ class _Probe(AbstractAgent):
             raise NotDerivedError("A round calls the operator very often.")
         self.seen.append((place, theta))
         return self.values[len(self.seen) - 1].reshape(theta.shape)
+
+
+class _Steps(AbstractSchedule):
+    """The step sizes of the round that is played and of the one before."""
+
+    step_size: Any
+    step_size_before: Any
+    index: Any = 0
+    """The number of the round that is played."""
+
+    def __call__(self, round_index):
+        before = jnp.where(round_index == self.index - 1, self.step_size_before, jnp.nan)
+        return jnp.where(round_index == self.index, self.step_size, before)
 
 
 class _Draw(NamedTuple):
@@ -310,11 +325,14 @@ def _interned(part: Part, known: dict[Any, Part]) -> Part:
 _known: dict[Any, _Method] = {}
 
 
-def derive(algorithm: AbstractAlgorithm, num_agents: int, dim: int) -> Pieces:
+def derive(algorithm: AbstractAlgorithm, num_agents: int, dim: int, before: float | None = None) -> Pieces:
     """Returns the pieces of an algorithm; raises `NotDerivedError` if its rounds are unlike, not affine, or random.
 
     What a method draws through the methods of its `Round` may be random. All this is checked once for all step sizes.
+    If step sizes change, `before` is that of the previous round, which methods with memory may use.
     """
+    if before is not None:
+        algorithm = with_step(algorithm, _Steps(step_of(algorithm), before))
     leaves, structure = jax.tree_util.tree_flatten_with_path(algorithm)
     own = ["step_size" in str(path[-1]) for path, _ in leaves]
     settings = [np.asarray(x).tobytes() for (_, x), step in zip(leaves, own, strict=True) if not step]
@@ -323,10 +341,12 @@ def derive(algorithm: AbstractAlgorithm, num_agents: int, dim: int) -> Pieces:
         leaves = jax.tree.leaves(tree.to_device(algorithm, "float64"))
         given = [*(x for x, step in zip(leaves, own, strict=True) if step), np.zeros((MOST_DRAWS, num_agents))]
 
-        def rebuilt(given: Sequence[Any]) -> AbstractAlgorithm:
+        def rebuilt(given: Sequence[Any], index: Any = 0) -> AbstractAlgorithm:
             steps = iter(given)
             every = [next(steps) if step else x for x, step in zip(leaves, own, strict=True)]
-            return jax.tree.unflatten(structure, every)
+            found = jax.tree.unflatten(structure, every)
+            both = step_of(found)
+            return with_step(found, dataclasses.replace(both, index=index)) if isinstance(both, _Steps) else found
 
         try:
             if which not in _known:
@@ -502,7 +522,7 @@ class _Watched:
     def __init__(
         self, rebuilt: Callable, given: list, number: int, num_agents: int, side: float, d: int, script: _Script
     ):
-        """`rebuilt` makes the algorithm with step sizes such as those in `given`."""
+        """`rebuilt` makes the algorithm with step sizes such as those in `given`, for a round of a given number."""
         algorithm = rebuilt(given)
         self.rebuilt, self.number, self.name = rebuilt, number, type(algorithm).__name__
         self.num_agents, self.d, self.side, self.script = num_agents, d, side, script
@@ -532,7 +552,7 @@ class _Watched:
 
     def _sent(self, given: list, w: Any, agent: Any, key: Any, index: Any) -> tuple[Any, Callable]:
         """Returns an agent's message, and the function that unflattens it."""
-        algorithm = self.rebuilt(given)
+        algorithm = self.rebuilt(given, index)
         send = algorithm.exchanges[self.number].send
         own, deliver = split(send(_filled(algorithm, 0, w, self.d), self._shared(given, key, index)))
         numbers, rest = floats(deliver([jax.tree.map(lambda x: x[agent], entries) for entries in own]))
@@ -541,7 +561,7 @@ class _Watched:
 
     def _local(self, given: list, values: Any, agent: Any, key: Any, index: Any) -> tuple[Any, ...]:
         """Returns the places of all calls, their points, the memory, the probabilities of draws, and the reply."""
-        d, q, algorithm = self.d, self.q, self.rebuilt(given)
+        d, q, algorithm = self.d, self.q, self.rebuilt(given, index)
         local = algorithm.exchanges[self.number].local
         _, unflatten = self._sent(given, jnp.zeros(self.p * d), agent, key, index)
         message, memory, answers = jnp.split(values, [(self.inputs - q) * d, self.inputs * d])
@@ -561,7 +581,7 @@ class _Watched:
 
     def _gathered(self, given: list, w: Any, replies: Any, told: Any, noise: Any, key: Any, index: Any) -> Any:
         """Returns the server's state after the agents' replies, `(M, n * d)`, what they tell, and noise."""
-        algorithm = self.rebuilt(given)
+        algorithm = self.rebuilt(given, index)
         before, aggregate = _filled(algorithm, 0, w, self.d), algorithm.exchanges[self.number].aggregate
         script, stacked = self.script, Replies(jax.vmap(self._reply)(replies, told))
         script.noise, script.exchange = 0, self.number

@@ -132,6 +132,9 @@ class MeanOnChainsLaw(AbstractSteppedLaw):
         self.law = type(inner)(inner.federation.beside())
         self.basis, self.left_out = inner.basis, inner.left_out
 
+    def family(self, algorithm, steps):
+        return [MeanOnChainsLaw(law, self.average) for law in self.inner.family(algorithm.algorithm, steps)]
+
     def enter(self, start):
         return 0, self.law.enter(start)
 

@@ -16,16 +16,17 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ..._linear import transpose
 from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
+from ..stability import with_step
 from .field import field_radius
 from .finite import edges_of, finite_law
-from .moments import AbstractLaw, AbstractSteppedLaw, MomentLaw, Moments, Radius, TooLargeError
+from .moments import AbstractLaw, AbstractSteppedLaw, MomentLaw, Moments, Radius, Steps, TooLargeError
 from .pieces import MEAN, Call, NotDerivedError, Part, Pieces, Step, apply, derive
 
 MATRIX = 700
@@ -36,8 +37,9 @@ MOST_AGENTS, MOST_PAIRS, ROOM = 64, 21, 2**22
 """The largest number of agents, of different pairs, and of the numbers in all operators."""
 FEW, NEXT, SEED = 6, 1e8, 0
 """The number of pairs or triples from which the error of a law is estimated, and the multiplications they may take."""
-DRAWS = 3
-"""The number of random rounds without a new direction after which the carried state is complete."""
+DRAWS, SOME = 3, 4
+"""The number of random rounds without a new direction after which the carried state is complete, and the number of step
+sizes whose rounds reach what those of all step sizes do."""
 SMALL = 1e-9
 """The relative size below which a direction counts as rounding."""
 
@@ -310,10 +312,10 @@ class Exchanged(NamedTuple):
 class Federation:
     """A method's pieces on the chains of a problem, in coordinates that a run reaches and the parameter depends on."""
 
-    def __init__(self, pieces: Pieces, outcomes: Outcomes, name: str):
+    def __init__(self, pieces: Pieces, outcomes: Outcomes, name: str, coordinates: "Coordinates | None" = None):
         self.pieces, self.outcomes, self.name = pieces, outcomes, name
         self.num_agents, self.num_states, self.dim = len(outcomes.A), outcomes.A.shape[1], outcomes.A.shape[-1]
-        self.into, self.out_of = _coordinates(pieces, self.num_agents)
+        self.into, self.out_of = coordinates or _coordinates([pieces], self.num_agents)
         self._walks: dict[Any, Walk] = {}
         self.extra, self.mixing = 0, None
         """The size of a running mean beside the state, and the map by which it moves after a round."""
@@ -393,6 +395,13 @@ class Federation:
         """Returns the same agents with another algorithm."""
         return Federation(derive(algorithm, self.num_agents, self.dim), self.outcomes, self.name)
 
+    def family(self, algorithm: AbstractAlgorithm, steps: Sequence[Steps]) -> "list[Federation]":
+        """Returns the same agents in rounds with other step sizes, all in the same coordinates."""
+        every = [derive(with_step(algorithm, now), self.num_agents, self.dim, before) for now, before in steps]
+        some = np.unique(np.linspace(0, len(every) - 1, SOME).astype(int))
+        coordinates = _coordinates([every[k] for k in some], self.num_agents)
+        return [Federation(pieces, self.outcomes, self.name, coordinates) for pieces in every]
+
     def beside(self, part: float = 0.0) -> "Federation":
         """Returns the same federation with a running mean of the error at the start of its state, which it shows.
 
@@ -463,11 +472,18 @@ class Federation:
         return len(self.rounds) * total
 
 
-def _coordinates(pieces: Pieces, M: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+Coordinates: TypeAlias = tuple[list[np.ndarray], list[np.ndarray]]
+
+
+def _coordinates(every: Sequence[Pieces], M: int) -> Coordinates:
     """Returns the maps into reduced coordinates and out of them, at the start of each exchange of a round.
 
-    They span what a run can reach, modulo what never affects the parameter, as random operators show.
+    They span what a run can reach with any of the pieces, modulo what never affects the parameter, as random operators
+    show.
     """
+    pieces = every[0]
+    first = [steps for own in every for steps in own.first]
+    later = [steps for own in every for steps in own.rounds]
     p, q, exchanges, rng = len(pieces.server), len(pieces.memory), len(pieces.rounds[0]), np.random.default_rng(SEED)
     n = p + M * q
 
@@ -487,11 +503,10 @@ def _coordinates(pieces: Pieces, M: int) -> tuple[list[np.ndarray], list[np.ndar
 
     reach = [np.zeros((n, 0)) for _ in range(exchanges)]
     reach[0] = _spanned(np.concatenate([pieces.server, np.tile(pieces.memory, M)])[:, None])
-    variants = [pieces.first, pieces.rounds]
     quiet, turn = 0, 0
     while quiet < DRAWS:
         before = [basis.shape[1] for basis in reach]
-        for steps in variants[min(turn, 1)]:
+        for steps in later if turn else first:
             for k, step in enumerate(steps):
                 map, after = drawn(step), (k + 1) % exchanges
                 reach[after] = _spanned(np.concatenate([reach[after], map[:, :-1] @ reach[k], map[:, -1:]], axis=1))
@@ -502,7 +517,7 @@ def _coordinates(pieces: Pieces, M: int) -> tuple[list[np.ndarray], list[np.ndar
     quiet = 0
     while quiet < DRAWS:
         before = [basis.shape[1] for basis in seen]
-        for steps in (*pieces.rounds, *pieces.first):
+        for steps in (*later, *first):
             for k in range(exchanges - 1, -1, -1):
                 map, after = drawn(steps[k]), (k + 1) % exchanges
                 seen[k] = _spanned(np.concatenate([seen[k], map[:, :-1].T @ seen[after]], axis=1))
@@ -544,6 +559,9 @@ class SitesLaw(MomentLaw):
     @property
     def dim(self):
         return self.federation.size
+
+    def family(self, algorithm, steps):
+        return [type(self)(federation) for federation in self.federation.family(algorithm, steps)]
 
     def lifted(self, start: np.ndarray) -> np.ndarray:
         """Returns $(x, 1)$ of a run from the error and the constant in `start`, unless it is that already."""
@@ -697,6 +715,9 @@ class TwoSitesLaw(AbstractSteppedLaw):
     def stationary(self):
         both = [(joint.settled(), each.settled()) for _, joint, each in self.pairs]
         return self._corrected(self.alone.stationary(), both)
+
+    def family(self, algorithm, steps):
+        return [TwoSitesLaw(federation) for federation in self.federation.family(algorithm, steps)]
 
     @property
     def quick(self):
