@@ -165,7 +165,7 @@ def run_command(analysis: Analysis, choice: Choice) -> list[str]:
 def step_in_words(step: float | AbstractSchedule) -> str:
     """Returns a step size, or the first and the following step sizes, as text."""
     if not isinstance(step, Stages):
-        return f"{step:.3g}"
+        return f"from {float(step(0)):.3g}" if isinstance(step, AbstractSchedule) else f"{step:.3g}"
     later = zip(step.step_sizes[1:], step.begins, strict=True)
     return ", ".join([f"{step.step_sizes[0]:.3g}", *(f"{one:.3g} from {begin}" for one, begin in later)])
 
@@ -174,7 +174,7 @@ def rounds_per_tenth(prediction: Prediction) -> float:
     """Returns the rounds in which an error far above the floor falls to a tenth; infinite if it does not fall."""
     rate = prediction.rate
     if not rate > 0:
-        return 0.0
+        return math.nan if math.isnan(rate) else 0.0
     return math.inf if rate >= 1 else math.log(10) / (-2 * math.log(rate))
 
 

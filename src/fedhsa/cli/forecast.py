@@ -106,7 +106,9 @@ def warn(predictions: Mapping[str, Prediction], settings: RunSettings) -> list[s
             warnings.warn(explain_divergence(name, prediction), stacklevel=2)
         elif settings.target is not None:
             rounds = prediction.reach(settings.target).rounds
-            if math.isinf(rounds):
+            if math.isnan(rounds):
+                sentences.append(f"When {name} reaches {settings.target:g} is unknown.")
+            elif math.isinf(rounds):
                 warnings.warn(out_of_reach(name, prediction, settings.target), stacklevel=2)
             elif rounds > settings.rounds:
                 warnings.warn(

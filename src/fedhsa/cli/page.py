@@ -9,7 +9,7 @@ from rich.console import Console
 
 from .. import _own
 from .._numbers import plain, traffic
-from ..algorithms import FedHSA
+from ..algorithms import AbstractSchedule, FedHSA
 from ..theory import Choice, Constants, Prediction
 from .analysis import Analysis, arguments, rounds_per_tenth, run_command, step_in_words
 from .screen import PlainTable
@@ -113,10 +113,10 @@ def _rows(analysis: Analysis) -> list[tuple[str, Callable[[Prediction], str]]]:
         ("local steps H", lambda p: _given(p, "local_steps")),
         ("stable", lambda p: {True: "yes", False: "NO", None: UNKNOWN}[p.stable]),
         ("   judged by the", lambda p: p.stability),
-        ("factor of the mean error per round", lambda p: f"{p.spectral_radius:.4g}"),
+        ("factor of the mean error per round", lambda p: _factor(p.spectral_radius)),
         ("largest stable step at this H", _largest_step),
         ("largest stable H at this step", _most_local_steps),
-        ("factor of the r.m.s. error per round", lambda p: f"{p.rate:.4g}"),
+        ("factor of the r.m.s. error per round", lambda p: _factor(p.rate)),
         ("rounds to a tenth of the error", lambda p: plain(rounds_per_tenth(p), unknown=UNKNOWN, infinite="never")),
         ("bias from heterogeneity", lambda p: _norm(p.heterogeneity_bias, p)),
         ("bias from Markov sampling", lambda p: _norm(p.markov_bias, p)),
@@ -181,7 +181,13 @@ def _table(*columns: str, right: bool = False) -> PlainTable:
 
 def _given(p: Prediction, name: str) -> str:
     value = arguments(p.algorithm).get(name)
+    if isinstance(value, AbstractSchedule):
+        return step_in_words(value)
     return "" if value is None else f"{value:g}"
+
+
+def _factor(value: float) -> str:
+    return "changes" if math.isnan(value) else f"{value:.4g}"
 
 
 def _largest_step(p: Prediction) -> str:

@@ -52,9 +52,10 @@ def _step_sizes(analysis: Analysis) -> dict[str, list[float]]:
         return {}
     grids = {}
     for name, p in analysis.available.items():
-        if p.basis == "mean" or not hasattr(p.algorithm, "step_size"):
+        step = getattr(p.algorithm, "step_size", None)
+        if p.basis == "mean" or not isinstance(step, int | float):
             continue  # no floor to draw, or no step size to change
-        step, largest = float(p.algorithm.step_size), p.max_step_size  # pyright: ignore[reportAttributeAccessIssue]
+        largest = p.max_step_size
         if not largest > 0:
             continue
         grids[name] = sorted({*_grid(step, largest, points), *([step] if step < largest else [])})
@@ -79,7 +80,9 @@ def _local_steps(analysis: Analysis) -> dict[str, list[float]]:
     for H in sorted({*LOCAL_STEPS, *(int(last) for last in edges if last)}):
         for name, p in analysis.available.items():
             own = getattr(p.algorithm, "local_steps", None)
-            if own is None or p.max_local_steps is None or min(p.max_local_steps, max(10 * own, 50)) < H:
+            if own is None or p.max_local_steps is None or math.isnan(p.floor):
+                continue
+            if min(p.max_local_steps, max(10 * own, 50)) < H:
                 continue
             left -= effort.seconds(analysis.problem, dataclasses.replace(p.algorithm, local_steps=H))  # pyright: ignore[reportCallIssue, reportArgumentType]
             if left > 0 or own == H:

@@ -2,6 +2,7 @@
 
 import math
 
+from ..algorithms import AbstractSchedule
 from ..theory import Prediction
 from . import forecast
 from .analysis import Analysis
@@ -25,10 +26,12 @@ def _stability(name: str, p: Prediction) -> str:
         return f"{name}: stable with these settings; how large the step may be takes long to find on this problem."
     if math.isinf(p.max_step_size):
         return f"{name}: stable at every step."
+    step = p.algorithm.layers[-1].step_size  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(step, AbstractSchedule):
+        return f"{name}: constant steps are stable up to {p.max_step_size:.3g}{_sense(p)}."
     if p.max_local_steps is None:
         return f"{name}: stable up to step {p.max_step_size:.3g}{_sense(p)}."
     most = "any number of" if math.isinf(p.max_local_steps) else f"up to {p.max_local_steps:,.0f}"
-    step = p.algorithm.layers[-1].step_size  # pyright: ignore[reportAttributeAccessIssue]
     H = p.algorithm.block_length
     largest = f"{p.max_step_size:.3g} at H = {H}{_sense(p)}"
     return f"{name}: stable up to step {largest}, and at step {step:g} with {most} local steps."
@@ -46,6 +49,8 @@ def _stopping(name: str, p: Prediction) -> list[str]:
         bias = float(p.heterogeneity_bias @ p.heterogeneity_bias)
         where = "goes to the root" if negligible(bias, p) else f"stops {math.sqrt(bias):.2g} from the root"
         return [f"The mean of {name} {where}; how much noise remains around it is not known for this method."]
+    if math.isnan(p.floor):
+        return [f"{name} has no floor: its step size keeps changing."]
     if negligible(p.floor, p):
         return [f"{name} goes all the way to the root: there is neither noise nor bias."]
     bias = float(p.bias @ p.bias) / p.floor
@@ -78,6 +83,8 @@ def _reaching(name: str, p: Prediction, target: float) -> str:
     if p.basis == "mean":
         after = "never" if math.isinf(rounds) else f"after {rounds:,.0f} rounds"
         return f"The squared error of {name}'s mean is {target:g} {after}; noise comes on top."
+    if math.isnan(rounds):
+        return f"When {name} reaches {target:g} is not known."
     if math.isinf(rounds):
         return f"{name} cannot reach {target:g} with these settings: its error stops at {p.floor:.3g}."
     return f"{name} reaches {target:g} after {rounds:,.0f} rounds."

@@ -19,7 +19,7 @@ from .maps.rounds import local_rule
 from .prediction import LONGEST, Prediction, undecided
 from .stability import with_step
 
-NODES, WIDEST, MOST = (8, 16, 32), 4.0, 64
+NODES, WIDEST, MOST = (12, 24), 1.5, 64
 """The numbers of intervals between step sizes whose laws are computed, for each part of the range; the largest ratio of
 the ends of a part; and the largest number of laws if they cannot be interpolated."""
 PROBED = (0, 1, 8)
@@ -59,40 +59,43 @@ class ChangingLaw(AbstractLaw):
         self.basis, self.left_out = last.basis, left_out
 
     def path(self, start, rounds):
-        now = step_sizes(self.schedule, max(rounds, 1))
-        both = np.stack([now, np.append(now[0], now[:-1])], axis=1)
-        steps, which = np.unique(both, axis=0, return_inverse=True)
-        parts = self._parts(start, [Steps(*row) for row in steps.tolist()])
-        blends = [(part.laws, row) for part in parts for row in part.weights]
-        law = parts[0].laws[0]
+        now = step_sizes(self.schedule, max(rounds, 1)).tolist()
+        steps = [Steps(*pair) for pair in zip(now, [now[0], *now[:-1]], strict=True)]
+        blends = self._blends(start, sorted(set(steps)))
+        law = blends[steps[0]].laws[0]
         state = law.enter(start)
         yield law.seen(state)
-        for k in which.ravel()[:rounds]:
-            state = _blended(*blends[k], state)
+        for step in steps[:rounds]:
+            state = blends[step].after(state)
             yield law.seen(state)
 
-    def _parts(self, start: np.ndarray, steps: "list[Steps]") -> "list[_Part]":
-        """Returns laws between which moments can be interpolated, for parts of the increasing step sizes."""
-        logs = np.log([step.now for step in steps])
+    def _blends(self, start: np.ndarray, steps: list[Steps]) -> "dict[Steps, _Blend]":
+        """Returns what gives the state after a round, for each of some increasing step sizes."""
         if len(steps) <= NODES[0] + 1:
-            return [_Part(self.laws_at(steps), np.eye(len(steps)))]
-        cuts = np.linspace(logs[0], logs[-1], math.ceil((logs[-1] - logs[0]) / math.log(WIDEST)) + 1)
-        ends = [0, *np.searchsorted(logs, cuts[1:-1]), len(steps)]
-        ranges = [range(*pair) for pair in itertools.pairwise(ends) if pair[0] < pair[1]]
-        for count in NODES:
-            nodes = [_near_chebyshev(logs, members, count) for members in ranges]
-            laws = iter(self.laws_at([steps[k] for chosen in nodes for k in chosen]))
-            groups = [list(itertools.islice(laws, len(chosen))) for chosen in nodes]
-            every = zip(ranges, nodes, groups, strict=True)
-            if all(_suffices(logs, chosen, own, start, len(members)) for members, chosen, own in every):
-                every = zip(ranges, nodes, groups, strict=True)
-                return [_Part(own, _weights(logs[chosen], logs[members])) for members, chosen, own in every]
+            return self._without_interpolation(steps)
+        # In the first round the step size before is the same, so that its law is not close to those of similar rounds.
+        alone = [step for step in steps if step.now == step.before]
+        ranges = _divided([step for step in steps if step.now != step.before])
+        for count in NODES if len(alone) <= NODES[0] + 1 else ():
+            nodes = [_near_chebyshev(members, count) for members in ranges]
+            every = iter(self.laws_at([*alone, *(step for chosen in nodes for step in chosen)]))
+            found = {step: _Blend([next(every)], np.ones(1)) for step in alone}
+            groups = [list(itertools.islice(every, len(chosen))) for chosen in nodes]
+            for members, chosen, laws in zip(ranges, nodes, groups, strict=True):
+                if len(chosen) < len(members) and not _suffices(chosen, laws, start):
+                    break
+                found |= {step: _Blend(laws, row) for step, row in zip(members, _weights(chosen, members), strict=True)}
+            else:
+                return found
         if len(steps) <= MOST:
-            return [_Part(self.laws_at(steps), np.eye(len(steps)))]
+            return self._without_interpolation(steps)
         raise TypeError(
             f"The law of {self.name} cannot be interpolated between the step sizes {steps[0].now:.3g} and "
             f"{steps[-1].now:.3g}, and there are more than {MOST}. Predict fewer rounds, or use a smoother schedule."
         )
+
+    def _without_interpolation(self, steps: list[Steps]) -> "dict[Steps, _Blend]":
+        return {step: _Blend([law], np.ones(1)) for step, law in zip(steps, self.laws_at(steps), strict=True)}
 
     def stationary(self):
         return self.last.stationary()
@@ -107,57 +110,63 @@ class ChangingLaw(AbstractLaw):
         return self.last.persistent_bias()
 
 
-class _Part(NamedTuple):
-    """Laws, and their weights at each of some increasing step sizes."""
+class _Blend(NamedTuple):
+    """A weighted sum of laws."""
 
     laws: Sequence[AbstractSteppedLaw]
     weights: np.ndarray
 
+    def after(self, state: Any) -> Any:
+        """Returns the weighted sum of the states after a round; whole numbers in a state count rounds."""
+        used = np.flatnonzero(self.weights)
+        after = [self.laws[k].step(state) for k in used]
 
-def _near_chebyshev(logs: np.ndarray, members: range, count: int) -> np.ndarray:
-    """Returns the numbers of the step sizes closest to Chebyshev points; all of them if they are few."""
-    if len(members) <= count + 1:
-        return np.array(members)
-    low, high = logs[members[0]], logs[members[-1]]
-    points = low + (high - low) * (1 - np.cos(np.pi * np.arange(count + 1) / count)) / 2
-    return np.unique(members[0] + np.abs(logs[members.start : members.stop, None] - points).argmin(0))
+        def blend(*parts: Any) -> Any:
+            if not isinstance(parts[0], np.ndarray):
+                return parts[0]
+            return sum((weight * part for weight, part in zip(self.weights[used], parts, strict=True)), 0 * parts[0])
+
+        return jax.tree.map(blend, after[0], *after[1:])
 
 
-def _weights(nodes: np.ndarray, logs: np.ndarray) -> np.ndarray:
-    """Returns the weights of nodes at other step sizes, all by their logarithms.
+def _divided(steps: list[Steps]) -> list[list[Steps]]:
+    """Returns parts of increasing step sizes whose ends are not far from each other."""
+    low, high = math.log(steps[0].now), math.log(steps[-1].now)
+    count = max(math.ceil((high - low) / math.log(WIDEST)), 1)
+    numbers = [min(int(count * (math.log(step.now) - low) / max(high - low, SAME)), count - 1) for step in steps]
+    return [[steps[k] for k in group] for _, group in itertools.groupby(range(len(steps)), numbers.__getitem__)]
+
+
+def _near_chebyshev(steps: list[Steps], count: int) -> list[Steps]:
+    """Returns the step sizes closest to Chebyshev points in their logarithm; all of them if they are few."""
+    if len(steps) <= count + 1:
+        return steps
+    logs = np.log([step.now for step in steps])
+    points = logs[0] + (logs[-1] - logs[0]) * (1 - np.cos(np.pi * np.arange(count + 1) / count)) / 2
+    return [steps[k] for k in np.unique(np.abs(logs[:, None] - points).argmin(0))]
+
+
+def _weights(nodes: list[Steps], steps: list[Steps]) -> np.ndarray:
+    """Returns the weights of nodes at other step sizes, by interpolation in their logarithm.
 
     Moments may contain inverse powers of the step size, which are entire functions of its logarithm.
     """
-    return BarycentricInterpolator(nodes, np.eye(len(nodes)))(logs)
+    if nodes == steps:
+        return np.eye(len(nodes))
+    known, logs = (np.log([step.now for step in x]) for x in (nodes, steps))
+    return BarycentricInterpolator(known, np.eye(len(nodes)))(logs)
 
 
-def _suffices(
-    logs: np.ndarray, nodes: np.ndarray, laws: Sequence[AbstractSteppedLaw], start: np.ndarray, needed: int
-) -> bool:
-    """Returns whether every second law suffices for the others, or these are all laws that are needed."""
-    if len(nodes) == needed:
-        return True
-    weights, state = _weights(logs[nodes[::2]], logs[nodes[1::2]]), laws[0].enter(start)
+def _suffices(nodes: list[Steps], laws: Sequence[AbstractSteppedLaw], start: np.ndarray) -> bool:
+    """Returns whether every second law suffices for the others."""
+    weights, state = _weights(nodes[::2], nodes[1::2]), laws[0].enter(start)
     for turn in range(PROBED[-1] + 1):
         for row, law in zip(weights, laws[1::2], strict=True) if turn in PROBED else ():
-            found, expected = _numbers(_blended(laws[::2], row, state)), _numbers(law.step(state))
+            found, expected = _numbers(_Blend(laws[::2], row).after(state)), _numbers(law.step(state))
             if not np.abs(found - expected).max() <= SAME * max(np.abs(expected).max(), np.abs(start).max()):
                 return False
         state = laws[-1].step(state)
     return True
-
-
-def _blended(laws: Sequence[AbstractSteppedLaw], weights: np.ndarray, state: Any) -> Any:
-    """Returns the weighted sum of the states after a round; whole numbers in a state count rounds."""
-    used = np.flatnonzero(weights)
-    after = [laws[k].step(state) for k in used]
-
-    def blend(*parts: Any) -> Any:
-        if not isinstance(parts[0], np.ndarray):
-            return parts[0]
-        return sum((weight * part for weight, part in zip(weights[used], parts, strict=True)), 0 * parts[0])
-
-    return jax.tree.map(blend, after[0], *after[1:])
 
 
 def _numbers(state: Any) -> np.ndarray:
@@ -190,6 +199,16 @@ class ChangingPrediction(Prediction):
     def max_local_steps(self):  # pyright: ignore[reportIncompatibleVariableOverride]
         """The limit at the last step size."""
         return self.last.max_local_steps
+
+    @property
+    def spectral_radius(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The factor of the mean error per round; NaN if the step size keeps changing."""
+        return self.last.spectral_radius if self.settles else math.nan
+
+    @property
+    def rate(self):
+        """The factor of the root-mean-square error per round; NaN if the step size keeps changing."""
+        return super().rate if self.settles else math.nan
 
     def rounds_to(self, target, theta=None):
         if self.settles:
