@@ -17,6 +17,7 @@ STUDIES += ["drift", "corollary", "saturation", "sampling"]
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The average operator is not monotone")
+@pytest.mark.filterwarnings("ignore:The floor of SA may be off")  # the study measures by how much
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_quarter_of_the_seeds_contradicts_no_verdict_of_the_page(name):
     """Fewer seeds may leave a check undecided; what was a pass must not fail, nor a failure pass."""
