@@ -56,7 +56,7 @@ SHOWN = rf"(?P<value>{N})(?P<rest>{ENDS}|(?P<plus>\s+±\s+){N})?"
 MARKED = re.compile(rf"(?<![\w.]){SHOWN}<!--\s+=\s+(?P<what>.+?)\s+(?P<form>[#,+]?\.\d+[efg])\s+-->", re.DOTALL)
 TYPED = re.compile(rf"{SHOWN}<!--\s+(?:quoted|kept): .+?\s+-->", re.DOTALL)
 NAMED = re.compile(r"(?:fedhsa\s+reproduce\s+|runs/(?=compare/)|(?=examples/))([\w-]+(?:/[\w-]+)?)")
-PRINTED = re.compile(r"(?<![\w.])([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)(?:\s*(?:±|\+-)\s*([\d.]+(?:e[-+]?\d+)?))?")
+PRINTED = re.compile(r"(?<![\w.])([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)(?:\s*(?:±|\+-)\s*(\d+(?:\.\d+)?(?:e[-+]?\d+)?))?")
 IN_A_ROW = re.compile(r"`([\w-]+(?:/[\w-]+)?)`")
 
 
@@ -284,20 +284,20 @@ class Printed(Checks):
             at = self.text.find(part, at) + len(part)
             if at < len(part):
                 raise KeyError(words)
-        return [_value(entry) for entry in entries(self.text[at:].partition("\n")[0])]
+        return numbers(self.text[at:].partition("\n")[0])
 
     def __missing__(self, key: str) -> Value:
         return self(key)[0]
 
 
-def entries(line: str) -> list[dict[str, Any]]:
+def numbers(line: str) -> list[Value]:
     """The numbers in a line of text, with the intervals that follow `±`.
 
-    >>> entries("M = 4, error 3.5 +- 0.5 of 9")
-    [{'measured': 4.0}, {'measured': 3.5, 'low': 3.0, 'high': 4.0}, {'measured': 9.0}]
+    >>> [(number, number.half) for number in numbers("M = 4, error 3.5 +- 0.5")]
+    [(4.0, 0.0), (3.5, 0.5)]
     """
-    found = [(float(number), half and float(half)) for number, half in PRINTED.findall(line)]
-    return [_entry(number, (number - half, number + half) if half else None) for number, half in found]
+    found = [(float(number), float(half or 0)) for number, half in PRINTED.findall(line)]
+    return [_value(_entry(number, (number - half, number + half))) for number, half in found]
 
 
 class Study:
