@@ -103,10 +103,11 @@ def main() -> None:
             runs = results[name].records[quantity][:, 5:].mean(1)
             print(f"{name:7s} {quantity}: {runs.mean():.3f} +- {spread(runs):.3f}", end=", ")
             print(f"without noise {quiet.records[quantity][0, -1]:.3f}")
+    options |= {"rounds": LOCAL_STEPS, "theta": tree.take(quiet.theta, 0), "every": LOCAL_STEPS}
+    options["record"] = {"values": lambda snapshot: values(snapshot.theta)}
     for robot in range(ROBOTS):
-        alone, own = problem.take([robot], theta_star=None).noiseless(), {"to its own": distance_to(true[robot])}
-        options |= {"rounds": LOCAL_STEPS, "theta": tree.take(quiet.theta, 0), "every": LOCAL_STEPS, "record": own}
-        before, after = fh.simulate(alone, fh.SA(STEP), **options).records["to its own"][0]
+        alone = fh.simulate(problem.take([robot], theta_star=None).noiseless(), fh.SA(STEP), **options)
+        before, after = np.sqrt(np.mean((alone.records["values"][0] - true[robot]) ** 2, axis=-1))
         print(f"robot {robot} after {name} without noise, to its own values: {before:.3f}, one round alone {after:.3f}")
     plots.save(draw(results, {"mean of the true values": goal, r"$V_{\mathrm{ref}}$": reference}), "value_network")
 
