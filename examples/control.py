@@ -142,12 +142,15 @@ def softmax() -> dict[str, fh.Result]:
     values = 0.02 * table(model, problem.theta_star)
     policy = np.exp(values - values.max(-1, keepdims=True))
     common = model.returns(policy / policy.sum(-1, keepdims=True)).mean()
-    print(f"SARSA along windy cliffs; all actions alike {model.returns().mean():.1f}, root {common:.1f}:")
+    print(f"SARSA along windy cliffs; all actions alike {model.returns().mean():.1f}, root {common:.1f}, ", end="")
+    print(f"whose largest value is {abs(problem.theta_star).max():.0f}:")
     for local_steps in 10, LONG_ROUNDS:
         for method in fh.FedHSA(STEP, local_steps), fh.LocalSA(STEP, local_steps):
             name = f"{type(method).__name__}, {local_steps} local steps"
             runs[name] = learn(problem, method, 20_000 // local_steps)
             tell(name, runs[name].records["mean_return"][:, -5:].mean(1))
+            print("    largest value of each run:", *(f"{size:.3g}" for size in np.sort(abs(runs[name].theta).max(1))))
+            print("    squared distance to the root:", *(f"{error:.3g}" for error in np.sort(runs[name].error[:, -1])))
     return runs
 
 

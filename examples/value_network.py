@@ -90,6 +90,8 @@ def main() -> None:
         reference = np.asarray(values(jax.tree.map(jnp.asarray, problem.unravel(problem.theta_star))))
     stillness = np.linalg.norm(problem.mean_operator(problem.theta_star))
     print(f"V_ref: operator {stillness:.0e}, to the mean value {np.sqrt(np.mean((reference - goal) ** 2)):.3f}")
+    slopes = np.linalg.svd(problem.jacobians(problem.theta_star).mean(0), compute_uv=False)
+    print(f"singular values of the Jacobian there: {slopes.max():.1g} to {slopes.min():.0e}")
     options = {"rounds": ROUNDS, "theta": problem.like, "every": ROUNDS // 10}
     options["record"] = {"to V_ref": distance_to(reference), "to the mean value": distance_to(goal)}
     results = {}
@@ -101,6 +103,12 @@ def main() -> None:
             runs = results[name].records[quantity][:, 5:].mean(1)
             print(f"{name:7s} {quantity}: {runs.mean():.3f} +- {spread(runs):.3f}", end=", ")
             print(f"without noise {quiet.records[quantity][0, -1]:.3f}")
+    options |= {"rounds": LOCAL_STEPS, "theta": tree.take(quiet.theta, 0), "every": LOCAL_STEPS}
+    options["record"] = {"values": lambda snapshot: values(snapshot.theta)}
+    for robot in range(ROBOTS):
+        alone = fh.simulate(problem.take([robot], theta_star=None).noiseless(), fh.SA(STEP), **options)
+        before, after = np.sqrt(np.mean((alone.records["values"][0] - true[robot]) ** 2, axis=-1))
+        print(f"robot {robot} after {name} without noise, to its own values: {before:.3f}, one round alone {after:.3f}")
     plots.save(draw(results, {"mean of the true values": goal, r"$V_{\mathrm{ref}}$": reference}), "value_network")
 
 

@@ -17,6 +17,7 @@ import pathlib
 import re
 import runpy
 import shlex
+import string
 import sys
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -67,11 +68,18 @@ def read(text: str) -> list[Block]:
 
 
 def commands(block: Block) -> list[list[str]]:
-    """The commands of a block as words, without comments, continued lines joined."""
+    """The commands of a block as words, without comments, continued lines joined, with the values of variables."""
     lines = block.text.replace("\\\n", " ").splitlines()
     if block.language == "console":
         lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
-    return [words for line in lines if (words := shlex.split(line, comments=True))]
+    found, known = [], {}
+    for line in lines:
+        line = string.Template(line).safe_substitute(known)
+        if assigned := re.fullmatch(r'(\w+)="(.*)"', line):
+            known[assigned[1]] = assigned[2]
+        elif words := shlex.split(line, comments=True):
+            found.append(words)
+    return found
 
 
 def run(page: pathlib.Path, folder: pathlib.Path) -> list[Block]:

@@ -5,6 +5,7 @@ import itertools
 import json
 import pathlib
 import re
+import shlex
 import tomllib
 
 import pytest
@@ -151,14 +152,21 @@ RESULTS = [
     *(ROOT / "docs" / "reproductions" / f"{name}.md" for name in ("field", "paper", "reinforcement-learning")),
     *(ROOT / "docs" / "theory" / f"{name}.md" for name in ("adversaries", "compressed", "extrapolation", "mixing")),
     *(ROOT / "docs" / "theory" / f"{name}.md" for name in ("one-exchange", "participation", "variants")),
-    ROOT / "docs" / "tutorials" / "grid-worlds.md",
+    *(ROOT / "docs" / "tutorials" / f"{name}.md" for name in ("grid-worlds", "streams")),
 ]
 """The pages that report measurements."""
 
 
 def test_the_numbers_of_studies_are_those_of_the_code_of_today():
     stale = values.out_of_date()
-    assert stale == [], "Run these studies again, and then `python tests/update_docs.py --numbers results`."
+    assert stale == [], "Run these again, and write their numbers with tests/update_docs.py, which explains how."
+
+
+def test_a_comparison_whose_numbers_are_quoted_is_one_that_a_page_shows():
+    blocks = itertools.chain.from_iterable(pages.read(page.read_text()) for page in PAGES)
+    shown = {shlex.join(words) for block in blocks if block.language in pages.SHELL for words in pages.commands(block)}
+    stored = [path for name, path in values.files().items() if name.startswith("compare/")]
+    assert {json.loads(path.read_text())["command"] for path in stored} <= shown
 
 
 def test_another_setting_or_generator_makes_the_numbers_of_a_study_out_of_date(tmp_path, monkeypatch):
@@ -173,6 +181,19 @@ def test_another_setting_or_generator_makes_the_numbers_of_a_study_out_of_date(t
         values._draws.cache_clear()
         assert (values.digest(name) == now) is same
     values._draws.cache_clear()
+
+
+def test_another_computation_in_an_example_makes_what_it_printed_out_of_date(tmp_path, monkeypatch):
+    text, path = "from fedhsa.problems import quadratic\nprint(quadratic.random(4).theta_star)\n", tmp_path / "one.py"
+    monkeypatch.setattr(values, "EXAMPLES", {"examples/one": path})
+    path.write_text(text)
+    now = values.digest("examples/one")
+    for other, same in (("# said\n" + text, True), (text.replace("star)", "star[0])"), False)):
+        path.write_text(other)
+        assert (values.digest("examples/one") == now) is same
+    path.write_text(text)
+    monkeypatch.setattr(values, "_draws", lambda code: ["other problems"])
+    assert values.digest("examples/one") != now
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
@@ -198,11 +219,15 @@ NUMBERS = {
 }
 
 
+PRINTED = ["Lakes, step 1: root 0.5", "FedHSA 3.25 +- 0.5, 2 rounds", "Cliffs", "FedHSA 4e-03 ±1e-03, error 2"]
+
+
 @pytest.fixture
 def stored(tmp_path, monkeypatch):
-    """Pages whose only study is `field/one`."""
+    """Pages whose studies are `field/one`, and `field/two`, which has printed lines."""
     (tmp_path / "field").mkdir()
     (tmp_path / "field" / "one.json").write_text(json.dumps(NUMBERS))
+    (tmp_path / "field" / "two.json").write_text(json.dumps({"settings": {}, "printed": PRINTED}))
     monkeypatch.setattr(values, "NUMBERS", tmp_path)
     monkeypatch.setattr(values, "study", values.Study)
     return "`fedhsa reproduce field/one` measures it.\n"
@@ -220,6 +245,12 @@ def stored(tmp_path, monkeypatch):
         ('1<!-- = row(M=2)["floor"] / facts["rows"][1] .4f -->', "0.0625"),
         ('1<!-- = max(checks("r*")) .0f -->', "45398"),
         ('1<!-- = study("field/one").check["ratio, 0.8"].high .1f -->', "2.5"),
+        ('1 ± 3<!-- = "ratio, 0.8" .2f -->', "2.40 ± 0.08"),
+        ('1e-3 (1 to 2)<!-- = "ratio, 0.8" .1e -->', "2.4e0 (2.3 to 2.5)"),
+        ('1<!-- = study("field/two").check["FedHSA"] +.2f -->', "+3.25"),
+        ('1 ± 2<!-- = study("field/two").check["Cliffs > FedHSA"] .0e -->', "4e-3 ± 1e-3"),
+        ('1<!-- = study("field/two").printed("Lakes > FedHSA")[1] .0f -->', "2"),
+        ('1<!-- = "field/two: Cliffs > error" .0f -->', "2"),
     ],
 )
 def test_a_marked_number_becomes_that_of_its_file(stored, before, after):

@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 
+import values
 from fedhsa._types import precision
 from fedhsa.deploy import AgentContext, Plan, in_memory
 from fedhsa.deploy.plan import load_agent
@@ -28,6 +29,17 @@ def on_page(page: str, printed: str) -> None:
     assert len(shown)
     near = abs(shown[:, None] - said).max(-1) <= 0.1 * shown[:, None, 1] + 0.0011
     assert shown[~near.any(1)].tolist() == []
+
+
+def as_stored(name: str, printed: str) -> None:
+    """The example prints what pages quote from its file, to a tenth of an interval or, without one, to 5 %."""
+    if name in values.files():
+        said, kept = values.lines(printed), values.study(name).printed.text.splitlines()
+        assert [values.PRINTED.sub("", line) for line in said] == [values.PRINTED.sub("", line) for line in kept]
+        for line, before in zip(said, kept, strict=True):
+            for now, then in zip(values.numbers(line), values.numbers(before), strict=True):
+                most = 0.1 * then.half + 0.0011 if then.half else 0.05 * abs(then) + 1e-12
+                assert abs(now - then) <= most, line
 
 
 def own_problem(printed: str, folder: pathlib.Path) -> None:
@@ -124,7 +136,6 @@ def grid_worlds(printed: str, folder: pathlib.Path) -> None:
 
 def control(printed: str, folder: pathlib.Path) -> None:
     """Short rounds make no difference along cliffs, long ones harm FedHSA; without noise it alone has the root."""
-    on_page("tutorials/control.md", printed)
     q_learning, _ = printed.split("SARSA")
     rows = re.findall(r"  (\w+), (\d+) local steps(?:, (exact|sampled)|) +(-?[\d.]+)", q_learning)
     found = {(name, int(steps), kind): float(value) for name, steps, kind, value in rows}
@@ -177,6 +188,7 @@ def test_every_example_runs_and_does_what_it_says(script, tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+    as_stored(f"examples/{script.removesuffix('.py')}", done.stdout)
     CHECKS.get(script, lambda printed, folder: None)(done.stdout, tmp_path)
 
 

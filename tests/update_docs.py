@@ -1,10 +1,13 @@
-"""Brings the pages up to date: writes what their code prints, and the numbers of studies, where they show them.
+"""Brings the pages up to date: writes what their code prints, and measured numbers, where they show them.
 
     python tests/update_docs.py                            # all pages
     python tests/update_docs.py docs/theory/predict.md     # some of them
     python tests/update_docs.py --numbers results          # only the numbers of the studies that were run into results/
+    python tests/update_docs.py --numbers runs             # only those of comparisons that were run into runs/compare/
+    python tests/update_docs.py examples/control.py        # run an example, and only the numbers that it prints
 
-The numbers in the text come from `docs/numbers/`, which `--numbers` writes from what `fedhsa reproduce` has left.
+The numbers in the text come from `docs/numbers/`, which `--numbers` writes from what `fedhsa reproduce` and `fedhsa
+compare` have left, and which the examples are run for.
 `--as-they-are` takes outcomes of other code too: use it only if what has changed since cannot change a number.
 
 Look at the difference before you commit it: the text around a number that has changed may have to change, too.
@@ -23,22 +26,27 @@ import values
 def main(arguments: list[str]) -> int:
     """Renews the pages; gives the exit code, 1 where something is left for a reader to change."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="pages, or studies after --numbers; all of them by default")
-    parser.add_argument("--numbers", metavar="RESULTS", type=pathlib.Path, help="where `fedhsa reproduce` was run into")
+    parser.add_argument("names", nargs="*", help="pages, examples, or studies after --numbers; default: all pages")
+    parser.add_argument("--numbers", metavar="RESULTS", type=pathlib.Path, help="the folder of studies or comparisons")
     parser.add_argument("--as-they-are", action="store_true", help="also outcomes of code that has changed since")
     settings = parser.parse_args(arguments)
     if settings.numbers is not None:
         results = settings.numbers.resolve()
-        stored = [str(path.parent.relative_to(results)) for path in sorted(results.rglob("data.npz"))]
+        stored = [*sorted(results.rglob("data.npz")), *sorted(results.glob("compare/*/manifest.json"))]
+        stored = [str(path.parent.relative_to(results)) for path in stored]
         for name in settings.names or stored:
             print(values.write(name, results, settings.as_they_are), flush=True)
+        return renew_numbers(pages.PAGES)
+    if examples := [name for name in settings.names if name.endswith(".py")]:
+        for name in examples:
+            print(values.write_example(name.removesuffix(".py")), flush=True)
         return renew_numbers(pages.PAGES)
     wanted = [pathlib.Path(name).resolve() for name in settings.names] or pages.PAGES
     return renew_numbers(wanted) | run_code(wanted)
 
 
 def renew_numbers(wanted: list[pathlib.Path]) -> int:
-    """Writes the numbers of the studies into the text of pages."""
+    """Writes the numbers of the files into the text of pages."""
     left = 0
     for page in wanted:
         before, problems = page.read_text(), []

@@ -8,7 +8,16 @@
 Between `=` and the format stands a Python expression. A string is the check of that name, or the value that
 `docs/numbers/more.py` adds under it, of the study that the row of a table names, or `fedhsa reproduce` last before it.
 `check["ratio, 0.8"].expected` is what the check expects; `facts`, `table` and `settings` are those of the study, and
-`study("td/slow")` is another one. Whether the interval is shown, and how, is decided by what stands there already.
+`study("td/slow")` is another one. Whether the interval is shown, and how, is decided by what stands there already:
+`2.40 ± 0.08`, `2.40 (2.31 to 2.48)`, or `2.4e-6 (2.3 to 2.5)`, in units of the same power of ten.
+
+Two more commands leave numbers. `python tests/update_docs.py examples/control.py` runs an example and keeps what it
+prints, in `docs/numbers/examples/`. A string is then what stands before the number: `"SARSA > FedHSA, 10 local steps"`
+is the first number after these words, of which the second come after the first, and `printed("SARSA > FedHSA")[1]` the
+next one in that line. It belongs to the example that the page has named last.
+`fedhsa compare ... --out runs/compare/NAME` leaves a comparison, which `--numbers runs` writes into
+`docs/numbers/compare/`: `"compare/NAME: FedHSA"` is the score of a method, and `facts["step_size"]["FedHSA"]` its step
+size after tuning.
 
 Numbers of others are marked with their source, `0.379<!-- quoted: Mangold et al. -->`, and those that no study gives
 with the reason, `0.95<!-- kept: a first attempt on another problem -->`.
@@ -21,9 +30,13 @@ import importlib.util
 import inspect
 import json
 import math
+import os
 import pathlib
 import re
+import shlex
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,15 +45,18 @@ import pages
 NUMBERS = pages.ROOT / "docs" / "numbers"
 DRAWS = pages.ROOT / "tests" / "draws.json"
 """Small draws of every generator; one that gives other problems changes this file."""
+EXAMPLES = {f"examples/{path.stem}": path for path in sorted((pages.ROOT / "examples").glob("*.py"))}
 DIGITS = 8
 LONGEST = 120
 """Lists of facts that are longer are curves, which no sentence quotes."""
 
 N = r"[-+]?(?:\d{1,3}(?: \d{3})+|\d+)(?:\.\d+)?(?:e[-+]?\d+)?(?![\d.])"
-SHOWN = rf"(?P<value>{N})(?P<rest>(?P<open>\s+[(\[]){N}(?P<between>\s+to\s+|,\s+){N}(?P<close>[)\]]))?"
-MARKED = re.compile(rf"(?<![\w.]){SHOWN}<!--\s+=\s+(?P<what>.+?)\s+(?P<form>[#,]?\.\d+[efg])\s+-->", re.DOTALL)
-TYPED = re.compile(rf"{N}(?:\s+[(\[]{N}(?:\s+to\s+|,\s+){N}[)\]])?<!--\s+(?:quoted|kept): .+?\s+-->", re.DOTALL)
-NAMED = re.compile(r"fedhsa\s+reproduce\s+([\w-]+(?:/[\w-]+)?)")
+ENDS = rf"(?P<open>\s+[(\[]){N}(?P<between>\s+to\s+|,\s+){N}(?P<close>[)\]])"
+SHOWN = rf"(?P<value>{N})(?P<rest>{ENDS}|(?P<plus>\s+±\s+){N})?"
+MARKED = re.compile(rf"(?<![\w.]){SHOWN}<!--\s+=\s+(?P<what>.+?)\s+(?P<form>[#,+]?\.\d+[efg])\s+-->", re.DOTALL)
+TYPED = re.compile(rf"{SHOWN}<!--\s+(?:quoted|kept): .+?\s+-->", re.DOTALL)
+NAMED = re.compile(r"(?:fedhsa\s+reproduce\s+|runs/(?=compare/)|(?=examples/))([\w-]+(?:/[\w-]+)?)")
+PRINTED = re.compile(r"(?<![\w.])([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)(?:\s*(?:±|\+-)\s*(\d+(?:\.\d+)?(?:e[-+]?\d+)?))?")
 IN_A_ROW = re.compile(r"`([\w-]+(?:/[\w-]+)?)`")
 
 
@@ -51,6 +67,11 @@ class Value(float):
     high: float
     expected: Any
     verdict: str | None
+
+    @property
+    def half(self) -> float:
+        """Half of the interval."""
+        return (self.high - self.low) / 2
 
 
 def _maker() -> Any:
@@ -82,11 +103,11 @@ def _studies() -> dict[str, Any]:
 
 
 @functools.cache
-def _code_of(module: str) -> str:
+def _code_of(module: str | pathlib.Path, roots: tuple[str, ...] = ("run", "check", "table")) -> str:
     """What computes the outcome, the checks and the table of a study: its own code, and the statistics that it uses."""
     maker, text = _maker(), pathlib.Path(module).read_text()
     estimates = (maker.PACKAGE / "statistics" / "estimates.py").read_text()
-    return maker.reached(text, ("run", "check", "table")) + maker.reached(estimates, sorted(maker.names_in(text)))
+    return maker.reached(text, roots) + maker.reached(estimates, sorted(maker.names_in(text)))
 
 
 @functools.cache
@@ -104,6 +125,27 @@ def digest(name: str) -> str:
 
     The code of the engine and of the theory does not count: tests hold its numbers fixed.
     """
+    parts = _example(name) if name in EXAMPLES else _comparison(name) if name.startswith("compare/") else _study(name)
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _example(name: str) -> list[str]:
+    code = _maker().canonical(EXAMPLES[name].read_text().replace("print(", "shown("))  # `canonical` leaves prints out
+    return [code, *_draws(code)]
+
+
+def _comparison(name: str) -> list[str]:
+    from fedhsa.cli.parsing import parse
+    from fedhsa.cli.settings import CompareSettings
+
+    command = json.loads((NUMBERS / f"{name}.json").read_text())["command"]
+    settings = json.dumps(parse(CompareSettings, shlex.split(command)[2:]).numbers(), sort_keys=True, default=str)
+    folder = _maker().PACKAGE / "comparison"
+    roots = {"contest": ("compare",), "tuning": ("search", "starting_step"), "ranking": ("rank",)}
+    return [settings, *(_code_of(folder / f"{file}.py", names) for file, names in roots.items()), *_draws(settings)]
+
+
+def _study(name: str) -> list[str]:
     from fedhsa.experiments.run import store
 
     maker, experiment = _maker(), _studies()[name]
@@ -111,17 +153,18 @@ def digest(name: str) -> str:
     settings = {key: value for key, value in store.settings(experiment).items() if key not in words}
     parts = [json.dumps(settings, sort_keys=True), _code_of(sys.modules[type(experiment).__module__].__file__ or "")]
     parts += _draws(parts[1]) + _draws(parts[0])
-    parts += [] if _more(name) is None else [maker.canonical(inspect.getsource(_more(name)))]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    return parts + ([] if _more(name) is None else [maker.canonical(inspect.getsource(_more(name)))])
 
 
 def write(name: str, results: pathlib.Path, as_they_are: bool = False) -> str:
-    """Writes the numbers of one study from its stored outcome; returns what was done, as a sentence."""
+    """Writes the numbers of one study or comparison from what it has left; returns what was done, as a sentence."""
     from fedhsa import _files
     from fedhsa._json import plain
     from fedhsa.experiments.run import code, store
     from fedhsa.experiments.study.base import Outcome
 
+    if name.startswith("compare/"):
+        return _write_comparison(name, json.loads((results / name / "manifest.json").read_text()))
     experiment = _studies()[name]
     try:
         arrays, header = _files.read_arrays(results / name / "data.npz", store.KIND)
@@ -146,9 +189,41 @@ def write(name: str, results: pathlib.Path, as_they_are: bool = False) -> str:
         "facts": outcome.facts,
         "table": {column: list(entries) for column, entries in experiment.table(outcome).items()},
     }
+    return _store(name, _short(plain(found)))
+
+
+def _write_comparison(name: str, manifest: dict[str, Any]) -> str:
+    scores, methods = {place["name"]: place["score"] for place in manifest["ranking"]["places"]}, manifest["algorithms"]
+    found = {key: manifest[key] for key in ("command", "versions", "settings")}
+    found["checks"] = {key: _entry(score["value"], (score["low"], score["high"])) for key, score in scores.items()}
+    found["facts"] = {"step_size": {key: e["tuning"] and e["tuning"]["step_size"] for key, e in methods.items()}}
+    _store(name, _short(found))  # what they depend on is read from the command in the file
+    return _store(name, _short(found | {"depends_on": digest(name)}))
+
+
+def write_example(name: str) -> str:
+    """Runs an example, compiled as users have it, and writes what it prints; returns what was done, as a sentence."""
+    from fedhsa.outputs import versions
+
+    found = {"command": f"python {name}.py", "versions": versions(), "depends_on": digest(name)}
+    usual = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": ""}
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, str(EXAMPLES[name])]
+        done = subprocess.run(command, cwd=folder, env=usual, stdout=subprocess.PIPE, text=True, check=True)
+    return _store(name, found | {"printed": lines(done.stdout)})
+
+
+def lines(printed: str) -> list[str]:
+    """The lines that an example prints, with single spaces."""
+    return [" ".join(line.split()) for line in printed.splitlines() if line.strip()]
+
+
+def _store(name: str, found: dict[str, Any]) -> str:
+    from fedhsa import _files
+
     path = NUMBERS / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    _files.write_text(path, json.dumps(_short(plain(found)), indent=1) + "\n")
+    _files.write_text(path, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     return f"{name}: written"
 
 
@@ -196,16 +271,48 @@ class Checks(dict[str, Value]):
         return study(name).check[rest]
 
 
+class Printed(Checks):
+    """What an example printed: the number after some words."""
+
+    def __init__(self, text: str):
+        self.text = text
+
+    def __call__(self, words: str) -> list[Value]:
+        """All numbers after the words, in the line of the last of them."""
+        at = 0
+        for part in words.split(" > "):
+            at = self.text.find(part, at) + len(part)
+            if at < len(part):
+                raise KeyError(words)
+        return numbers(self.text[at:].partition("\n")[0])
+
+    def __missing__(self, key: str) -> Value:
+        return self(key)[0]
+
+
+def numbers(line: str) -> list[Value]:
+    """The numbers in a line of text, with the intervals that follow `±`.
+
+    >>> [(number, number.half) for number in numbers("M = 4, error 3.5 +- 0.5")]
+    [(4.0, 0.0), (3.5, 0.5)]
+    """
+    found = [(float(number), float(half or 0)) for number, half in PRINTED.findall(line)]
+    return [_value(_entry(number, (number - half, number + half))) for number, half in found]
+
+
 class Study:
-    """The numbers of one study, as expressions see them."""
+    """The numbers of one study, comparison or example, as expressions see them."""
 
     def __init__(self, name: str):
         path = NUMBERS / f"{name}.json"
         if not path.exists():
             raise KeyError(f"{path.relative_to(pages.ROOT)} does not exist")
         found = json.loads(path.read_text())
-        self.facts, self.table, self.settings = found["facts"], found["table"], found["settings"]
-        self.check = Checks({key: _value(entry) for key, entry in (found["checks"] | found["more"]).items()})
+        self.facts, self.table = (found.get(key, {}) for key in ("facts", "table"))
+        self.printed = Printed("\n".join(found.get("printed", ())))
+        self.settings = found["settings"] if "settings" in found else {"code": EXAMPLES[name].read_text()}
+        checks = found.get("checks", {}) | found.get("more", {})
+        self.check = Checks({key: _value(e) for key, e in checks.items()}) if checks else self.printed
 
     def checks(self, pattern: str) -> list[Value]:
         """The checks whose names match a pattern, as in `max(checks("slope*"))`."""
@@ -244,7 +351,7 @@ def evaluate(what: str, name: str | None) -> Any:
     there: dict[str, Any] = {"study": study, "check": Checks(), "__builtins__": FUNCTIONS}
     if name is not None:
         one = study(name)
-        there |= {key: getattr(one, key) for key in ("check", "checks", "facts", "table", "settings", "rows", "row")}
+        there |= {key: getattr(one, key) for key in dir(one) if not key.startswith("_")}
     found = eval(what, there)  # the pages are ours
     return there["check"][found] if isinstance(found, str) else found
 
@@ -269,6 +376,21 @@ def named(text: str, position: int) -> str | None:
     return None
 
 
+def _interval(found: re.Match[str], value: Value) -> str:
+    """The interval of a value, as one stands there already."""
+    form = found["form"].lstrip("+")
+    if found["plus"]:
+        return found["plus"] + shown(value.half, form)
+    if not found["rest"]:
+        return ""
+    power = shown(value, form).partition("e")[2] if "e" not in found["rest"] else ""  # then it is that of the value
+    low, high = (
+        shown(end / 10 ** int(power), form.replace("e", "f")) if power else shown(end, form)
+        for end in (value.low, value.high)
+    )
+    return f"{found['open']}{low}{found['between']}{high}{found['close']}"
+
+
 def renewed(text: str, problems: list[str] | None = None) -> str:
     """A page with every marked number as its file has it; numbers that have none stay, and are told in `problems`."""
 
@@ -276,7 +398,7 @@ def renewed(text: str, problems: list[str] | None = None) -> str:
         what = " ".join(found["what"].split())
         try:
             value = evaluate(what, named(text, found.start()))
-            ends = [shown(end, found["form"]) for end in (value.low, value.high)] if found["rest"] else []
+            new = shown(value, found["form"]) + _interval(found, value)
         except Exception as error:
             line = text.count("\n", 0, found.start()) + 1
             problem = f"line {line}: `{what}`: {type(error).__name__}: {error}"
@@ -284,9 +406,6 @@ def renewed(text: str, problems: list[str] | None = None) -> str:
                 raise ValueError(problem) from error
             problems.append(problem)
             return found[0]
-        new = shown(value, found["form"])
-        if ends:
-            new += f"{found['open']}{ends[0]}{found['between']}{ends[1]}{found['close']}"
         return new + text[found.end("rest" if found["rest"] else "value") : found.end()]
 
     return MARKED.sub(write_one, text)
