@@ -183,6 +183,7 @@ def test_the_prediction_from_samples_is_what_runs_do():
     assert (prediction.stable, prediction.basis) == (True, "samples")
     errors = fh.simulate(problem, algorithm, rounds=3000, seeds=32, theta=problem.theta_star, every=10).error
     settled = errors[:, 150:].mean(1)
+    assert prediction.interval is not None
     error, (low, high) = 4 * settled.std(ddof=1) / np.sqrt(32), prediction.interval
     assert abs(settled.mean() - prediction.floor) < error + 0.1 * prediction.floor
     assert low - error < settled.mean() < high + error

@@ -119,7 +119,7 @@ class _Blend(NamedTuple):
     def after(self, state: Any) -> Any:
         """Returns the weighted sum of the states after a round; whole numbers in a state count rounds."""
         used = np.flatnonzero(self.weights)
-        after = [self.laws[k].step(state) for k in used]
+        after = [self.laws[int(k)].step(state) for k in used]
 
         def blend(*parts: Any) -> Any:
             if not isinstance(parts[0], np.ndarray):

@@ -9,7 +9,7 @@ import numpy as np
 import scipy
 
 from .._linear import spectral_radius, transpose
-from ..algorithms import AbstractAlgorithm
+from ..algorithms import AbstractAlgorithm, AbstractSchedule
 from ..problems import Problem
 from .laws.moments import Radius
 from .maps.joint import Joint
@@ -188,7 +188,7 @@ def largest_mean_square_step(
     return Limit(math.inf, KINDS[worst], f"{COARSE} steps a decade from {first:.3g} to {low:.3g}, all of them stable")
 
 
-def with_step(algorithm: Any, step: float) -> Any:
+def with_step(algorithm: Any, step: float | AbstractSchedule) -> Any:
     """Returns the algorithm, or the one it wraps, with another step size; None if it has no step size."""
     if hasattr(algorithm, "step_size"):
         return dataclasses.replace(algorithm, step_size=step)

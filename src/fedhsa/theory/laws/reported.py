@@ -133,7 +133,8 @@ class MeanOnChainsLaw(AbstractSteppedLaw):
         self.basis, self.left_out = inner.basis, inner.left_out
 
     def family(self, algorithm, steps):
-        return [MeanOnChainsLaw(law, self.average) for law in self.inner.family(algorithm.algorithm, steps)]
+        inner = algorithm.layers[1]  # of which the average is the outermost layer
+        return [MeanOnChainsLaw(law, self.average) for law in self.inner.family(inner, steps)]
 
     def enter(self, start):
         return 0, self.law.enter(start)
