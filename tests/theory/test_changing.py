@@ -57,6 +57,20 @@ def test_a_step_size_that_decreases_for_ever_has_a_curve_and_no_floor(monkeypatc
     assert np.isnan(prediction.rounds_to(1e-9, start))  # unknown: it is not reached in the rounds that are followed
 
 
+def test_a_step_size_that_soon_vanishes_is_stable_and_followed_as_long_as_it_is_a_number():
+    class Halving(fh.algorithms.AbstractSchedule):
+        def __call__(self, round_index):
+            return 0.1 * 0.5 ** jnp.asarray(round_index, float)
+
+    for schedule in (Halving(), fh.Polynomial(0.1, power=2.0)):
+        prediction = fh.theory.predict(turns(2), fh.SCAFFLSA(schedule, 2))
+        assert prediction.stable
+        assert np.isnan(prediction.floor)
+        assert np.isfinite(prediction.error(12)).all()
+    with pytest.raises(TypeError, match=r"go from 0\.1 to 7\.89e-32 in 101 rounds.*Predict fewer rounds"):
+        fh.theory.predict(turns(2), fh.FedHSA(Halving(), 2)).error(101)
+
+
 def test_a_step_size_that_becomes_constant_has_the_floor_of_that_constant():
     class Bounded(fh.algorithms.AbstractSchedule):
         def __call__(self, round_index):

@@ -26,9 +26,10 @@ PROBED = (0, 1, 8)
 """The numbers of rounds after which interpolated moments are compared with those of the law itself."""
 SAME = 1e-9
 """The largest relative difference between them."""
-FAR, CONSTANT = 10**6, 1e-9
-"""The round whose step size is that of the long run, and the relative change from there to twice as far above which
-there is no long run."""
+FAR, CONSTANT, SMALL, SMALLEST = 20, 1e-9, 1e-4, 1e-9
+"""The power of 2 of the round whose step size is that of the long run; the relative change from there to twice as far
+above which there is no long run; the step size, relative to the first, at which stability is then judged; and the
+smallest step size that is followed."""
 
 
 class ChangingLaw(AbstractLaw):
@@ -60,6 +61,11 @@ class ChangingLaw(AbstractLaw):
 
     def path(self, start, rounds):
         now = step_sizes(self.schedule, max(rounds, 1)).tolist()
+        if not min(now) > SMALLEST * max(now):
+            raise TypeError(
+                f"The step sizes of {self.name} go from {max(now):.3g} to {min(now):.3g} in {rounds} rounds, and their "
+                f"ratio must be above {SMALLEST:g}. Predict fewer rounds."
+            )
         steps = [Steps(*pair) for pair in zip(now, [now[0], *now[:-1]], strict=True)]
         blends = self._blends(start, sorted(set(steps)))
         law = blends[steps[0]].laws[0]
@@ -183,7 +189,8 @@ def step_sizes(schedule: AbstractSchedule, rounds: int, first: int = 0) -> np.nd
 class ChangingPrediction(Prediction):
     """A prediction for step sizes that change: error curves cover all rounds, the long run is that of the last step.
 
-    If the step size changes for ever there is no floor, and `stable` refers to the step size after a million rounds.
+    If the step size changes for ever there is no floor, and `stable` refers to a small step size: that after about a
+    million rounds, or about a ten-thousandth of the first one if that is reached before.
     """
 
     last: Prediction = dataclasses.field(repr=False)
@@ -239,8 +246,10 @@ def predict_changing(
             f"Laws require one step size for all coordinates, got {schedule!r}. Multiply the operators of each block "
             "by its step size instead, and use one step size for all."
         )
-    near, far = (float(step_sizes(schedule, 1, first)[0]) for first in (FAR, 2 * FAR))
-    first, settles = float(step_sizes(schedule, 1)[0]), abs(far - near) <= CONSTANT * near
+    rounds = [0, *(2**k for k in range(FAR + 2))]
+    first, *later, near, far = (float(step_sizes(schedule, 1, number)[0]) for number in rounds)
+    settles = near > 0 and abs(far - near) <= CONSTANT * near
+    near = near if settles else next(step for step in (near, *later[::-1], first) if step >= SMALL * first)
     every = {step: predict(with_step(algorithm, step)) for step in (first, near)}
     last = every[near]
 
