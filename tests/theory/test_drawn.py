@@ -10,7 +10,8 @@ import pytest
 import fedhsa as fh
 from fedhsa.algorithms import AbstractWrapper, Effect
 from fedhsa.theory import predict
-from fedhsa.theory.laws.pieces import NotDerivedError, derive
+from fedhsa.theory.laws.moments import NotDerivedError
+from fedhsa.theory.laws.pieces import derive
 from fedhsa.theory.laws.reported import MeanOnChainsLaw
 from fedhsa.theory.laws.sites import EachSiteLaw, EverySiteLaw, Federation, TwoSitesLaw, outcomes_of, sites_law
 from theory.enumeration import stationary

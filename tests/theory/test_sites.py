@@ -10,7 +10,8 @@ import fedhsa as fh
 from fedhsa.theory import predict
 from fedhsa.theory.entry import PredictionWarning
 from fedhsa.theory.laws import sites
-from fedhsa.theory.laws.pieces import NotDerivedError, derive, realise
+from fedhsa.theory.laws.moments import NotDerivedError
+from fedhsa.theory.laws.pieces import derive, realise
 from fedhsa.theory.laws.sites import EachSiteLaw, EverySiteLaw, Federation, TwoSitesLaw, outcomes_of, sites_law
 from theory.by_paths import Truth
 

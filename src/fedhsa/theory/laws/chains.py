@@ -14,8 +14,7 @@ from ...problems import Problem
 from ..prediction import Prediction, undecided, unstable
 from ..stability import Limit, first_crossing, largest_mean_square_step, with_step
 from .finite import finite_law
-from .moments import Radius, TooLargeError
-from .pieces import NotDerivedError
+from .moments import NotDerivedError, Radius, TooLargeError
 from .sites import Federation, SitesLaw, TwoSitesLaw, sites_law
 
 EACH = 2.0**25

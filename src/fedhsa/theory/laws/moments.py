@@ -26,6 +26,10 @@ class Steps(NamedTuple):
     before: float
 
 
+class NotDerivedError(TypeError):
+    """Raised if a method has no pieces; the message says why."""
+
+
 class TooLargeError(TypeError):
     """Raised if a problem is too large for a law."""
 

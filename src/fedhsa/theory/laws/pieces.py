@@ -7,13 +7,10 @@ derived in one dimension, by differentiating `local` with respect to the message
 operator. The live variables are a minimal realisation of this derivative (Ho and Kalman, 1966): a basis of all that the
 past contributes to later points, to the reply and to the memory.
 
-What a method draws through its `Round` is prescribed here, one outcome after the other. If an agent's draw matters in
-one exchange only, such as the loss of a reply, the agent has several *ways* through that exchange. Other draws, such as
-the set of agents that take part, are outcomes of the whole round.
+What a method draws through its `Round` is prescribed, one outcome after the other (`draws.py`).
 """
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -32,6 +29,8 @@ from ...problems import AbstractAgent
 from ...sources import Silent
 from ..maps.joint import floats, whole
 from ..stability import step_of, with_step
+from .draws import MOST_DRAWS, AbstractExchange, Script, Scripted, Way, outcomes_of, telling
+from .moments import NotDerivedError
 
 MEAN = -1
 """The place of a call of the mean operator, which uses no observation."""
@@ -40,17 +39,13 @@ RANK, SAME, ROUNDING = 1e-9, 1e-10, 1e-13
 size below which a coefficient is zero."""
 LATER = (1, 2, 3, 10, 1009)
 """Rounds that must be alike; the first round of a run may differ."""
-KEYS, ROWS, MOST_DRAWS, MOST_OUTCOMES, MOST_NOISE = 6, 64, 6, 64, 2
-"""The number of keys with which an agent's round is tried, to notice one that is random; rows computed at a time; the
-largest numbers of draws in a round, of their joint outcomes, and of the server's noise relative to its numbers."""
+KEYS, ROWS, MOST_NOISE = 6, 64, 2
+"""The number of keys with which an agent's round is tried, to notice one that is random; rows computed at a time; and
+the largest number of the server's noise relative to its numbers."""
 FACTORS = (-50.0, -5.0, -0.5, 0.5, 1.5, 5.0, 50.0)
 """Values of a factor at which replies must be linear in it, where 0 and 1 are a standard deviation from its mean."""
 REMEMBERED = 64
 """The number of methods that are kept, so that another step size requires no other program."""
-
-
-class NotDerivedError(TypeError):
-    """Raised if a method has no pieces; the message says why."""
 
 
 class Call(NamedTuple):
@@ -154,93 +149,6 @@ class _Steps(AbstractSchedule):
         return jnp.where(round_index == self.index, self.step_size, before)
 
 
-class _Draw(NamedTuple):
-    """Something that agents draw in a round."""
-
-    row: int
-    """The row of the prescribed outcomes, one for each agent."""
-    size: int
-    """The number of outcomes of an agent, or of agents in a set that is drawn for all of them."""
-    shared: bool
-    """Whether it is a set of agents."""
-    factor: bool
-    """Whether it is a factor that is known by its mean and its variance alone."""
-
-
-class _Script:
-    """A record of what a method draws, by stage and number."""
-
-    def __init__(self):
-        self.coins: list[float] = []
-        self.draws: dict[Any, _Draw] = {}
-        self.chances: dict[Any, Any] = {}
-        """The probabilities of what was drawn since the record was last emptied."""
-        self.noise = 0
-        """The number of values of the server's noise that were used."""
-        self.noises: dict[Any, int] = {}
-        """The exchange in which each noise is added."""
-        self.exchange = 0
-
-    def drawn(self, which: Any, count: int, chances: Any, *, shared: bool = False, factor: bool = False) -> _Draw:
-        if which not in self.draws and len(self.draws) == MOST_DRAWS:
-            raise NotDerivedError("A round draws very often.")
-        draw = self.draws.setdefault(which, _Draw(len(self.draws), count, shared, factor))
-        if which in self.chances or draw[1:] != (count, shared, factor):
-            raise NotDerivedError("An exchange draws twice with the same stage and number.")
-        self.chances[which] = chances
-        return draw
-
-
-class _Scripted(Round):
-    """A round with prescribed outcomes.
-
-    Its `coin` holds its script, the value of the shared coin, the agents' draws, and the server's noise.
-    """
-
-    __slots__ = ()
-
-    def happens(self, probability):
-        script, value, *_ = self.coin
-        script.coins.append(float(probability))
-        return jnp.asarray(value < probability)
-
-    def happens_to_agent(self, probability, stage, number=0):
-        return self._outcome((stage, number), 2, jnp.stack([1 - probability, jnp.asarray(probability)])) > 0.5
-
-    def drawn_by_agent(self, count, stage, number=0):
-        return self._outcome((stage, number), count, jnp.full(count, 1 / count)).astype(int)
-
-    def gain_of_agent(self, std, stage, number=0):
-        # Second moments depend on the first two moments of a gain alone, which these outcomes have.
-        return 1 + std * (2 * self._outcome((stage, number), 2, jnp.full(2, 0.5), factor=True) - 1)
-
-    def noise(self, shape, dtype, stage, number=0, leaf=0):
-        script, *_, values = self.coin
-        if (stage, number, leaf) in script.noises:
-            raise NotDerivedError("A round adds the same noise twice.")
-        script.noises[stage, number, leaf] = script.exchange
-        size = math.prod(shape)
-        found = values[script.noise : script.noise + size].reshape(shape)
-        script.noise += size
-        return found
-
-    def agent_is_drawn(self, count, stage):
-        return self._outcome((stage, "set"), int(count), jnp.zeros(0), shared=True) > 0.5
-
-    def _outcome(self, which, count, chances, **kind):
-        script, _, drawn, _ = self.coin
-        return drawn[script.drawn(which, count, chances, **kind).row, self.agent]
-
-
-class _Way(NamedTuple):
-    """Outcomes of all draws that matter in one exchange only, the same for all agents."""
-
-    values: dict[int, int]
-    """An outcome for each row of draws."""
-    chances: np.ndarray
-    """Each agent's probability of them."""
-
-
 class _Method(NamedTuple):
     """A method whose rounds were checked at one step size, and traced with its step sizes as arguments."""
 
@@ -251,7 +159,7 @@ class _Method(NamedTuple):
     """The exchanges of a round, for each outcome of the coin."""
     sets: tuple[tuple[float, np.ndarray], ...]
     """The probabilities and outcomes of draws that matter in several exchanges."""
-    ways: tuple[tuple[_Way, ...], ...]
+    ways: tuple[tuple[Way, ...], ...]
     """The ways through each exchange."""
     alike: bool
     """Whether the first round is like the others."""
@@ -270,7 +178,7 @@ class _Method(NamedTuple):
     def raw(self, exchanges: "tuple[_Watched, ...]", given: list, drawn: np.ndarray, index: int) -> list[list[Step]]:
         """Returns every exchange with every way through it."""
         both = zip(exchanges, self.ways, strict=True)
-        return [[exchange.step(_telling(given, drawn, way), index) for way in ways] for exchange, ways in both]
+        return [[exchange.step(telling(given, drawn, way), index) for way in ways] for exchange, ways in both]
 
     def _round(
         self, exchanges: "tuple[_Watched, ...]", given: list, drawn: np.ndarray, index: int, known: dict[Any, Part]
@@ -293,15 +201,7 @@ class _Method(NamedTuple):
                 raise NotDerivedError(f"{name} moves at the root even without noise.")
 
 
-def _telling(given: list, drawn: np.ndarray, way: _Way) -> list:
-    """Returns the arguments of an exchange with these outcomes of all draws."""
-    drawn = drawn.copy()
-    for row, value in way.values.items():
-        drawn[row] = value
-    return [*given[:-1], drawn]
-
-
-def _merged(steps: list[Step], ways: Sequence[_Way], name: str, known: dict[Any, Part]) -> Step:
+def _merged(steps: list[Step], ways: Sequence[Way], name: str, known: dict[Any, Part]) -> Step:
     """Returns an exchange with several ways; equal parts become one object, which `known` holds."""
     if any(not _near(x, y) for step in steps for x, y in zip(_frame(step), _frame(steps[0]), strict=True)):
         raise NotDerivedError(f"The server of {name} depends on an agent's draw in more than its reply.")
@@ -382,7 +282,7 @@ def _watch(rebuilt: Callable, given: list, num_agents: int, dim: int) -> _Method
     if any(x.any() for x in constants):
         raise NotDerivedError(f"{name} starts from numbers other than its parameter.")
     show = np.stack([_filled(algorithm, 0, row, 1).theta[0] for row in jnp.eye(len(server))])
-    script = _Script()
+    script = Script()
 
     def round(side: float, d: int) -> tuple[_Watched, ...]:
         numbers = range(len(algorithm.exchanges))
@@ -393,7 +293,7 @@ def _watch(rebuilt: Callable, given: list, num_agents: int, dim: int) -> _Method
     sides = (edges[:-1] + edges[1:]) / 2
     watched |= {side: round(side, 1) for side in sides if side not in watched}
     chosen = tuple(watched[side] for side in sides)
-    sets, ways = _outcomes(chosen[0], script, given, num_agents, name)
+    sets, ways = outcomes_of(chosen[0], script, given, num_agents, name)
     method = _Method(sides, np.diff(edges), chosen, sets, ways, True, server, memory, show)
     many = {id(watched[side]): watched[side] if dim == 1 else round(side, dim) for side in sides}
     alike = True
@@ -401,65 +301,13 @@ def _watch(rebuilt: Callable, given: list, num_agents: int, dim: int) -> _Method
         every = zip(many[id(exchanges)], exchanges, ways, method.raw(exchanges, given, drawn, LATER[0]), strict=True)
         for here, there, passed, steps in every:
             for way, step in zip(passed, steps, strict=True):
-                told = _telling(given, drawn, way)
+                told = telling(given, drawn, way)
                 if not here.does(step, told, [LATER[0]] * KEYS):
                     raise NotDerivedError(f"A round of {name} is random, or not affine with equal coefficients.")
                 if not there.does(step, told, LATER):
                     raise NotDerivedError(f"The rounds of {name} depend on the number of the round.")
                 alike = alike and there.does(step, told, [0])
     return method._replace(alike=alike)
-
-
-def _outcomes(
-    exchanges: "tuple[_Watched, ...]", script: _Script, given: list, num_agents: int, name: str
-) -> tuple[tuple[tuple[float, np.ndarray], ...], tuple[tuple[_Way, ...], ...]]:
-    """Returns the joint outcomes of a round, and the ways through each of its exchanges."""
-    chances = [exchange.chances(given) for exchange in exchanges]
-    ways, joint = [], []
-    for k, exchange in enumerate(exchanges):
-        elsewhere = {which for j, other in enumerate(chances) if j != k for which in other}
-        here = [which for which in chances[k] if which not in elsewhere]
-        own = [which for which in here if not script.draws[which].shared and not exchange.tells(given, which)]
-        joint += [which for which in chances[k] if which not in own and which not in joint]
-        values = itertools.product(*(range(script.draws[which].size) for which in own))
-        ways.append(
-            tuple(
-                _Way(
-                    {script.draws[which].row: value for which, value in zip(own, chosen, strict=True)},
-                    np.prod([chances[k][which][:, v] for which, v in zip(own, chosen, strict=True)], axis=0)
-                    * np.ones(num_agents),
-                )
-                for chosen in values
-            )
-        )
-    every: list[list[tuple[float, int, np.ndarray]]] = []
-    for which in joint:
-        row, count, shared, factor = script.draws[which]
-        if factor:
-            raise NotDerivedError(
-                f"A gain of {name} enters in several exchanges, which requires more than its variance."
-            )
-        known, *others = (found[which] for found in chances if which in found)
-        if any(not _near(other, known) for other in others):
-            raise NotDerivedError(f"An event of {name} has different probabilities in its exchanges.")
-        if shared:
-            number, choices = math.comb(num_agents, count), itertools.combinations(range(num_agents), count)
-            found = ((1 / number, np.isin(np.arange(num_agents), chosen)) for chosen in choices)
-        else:
-            number, choices = count**num_agents, itertools.product(range(count), repeat=num_agents)
-            found = ((float(np.prod(known[np.arange(num_agents), c])), np.array(c)) for c in choices)
-        if number > MOST_OUTCOMES:
-            raise NotDerivedError(f"What a round of {name} draws has very many outcomes.")
-        every.append([(chance, row, values) for chance, values in found if chance > 0])
-    if math.prod(len(found) for found in every) > MOST_OUTCOMES:
-        raise NotDerivedError(f"What a round of {name} draws has very many outcomes.")
-    sets = []
-    for outcomes in itertools.product(*every):
-        drawn = np.zeros((MOST_DRAWS, num_agents))
-        for _, row, values in outcomes:
-            drawn[row] = values
-        sets.append((math.prod(chance for chance, _, _ in outcomes), drawn))
-    return tuple(sets), tuple(ways)
 
 
 def _filled(algorithm: AbstractAlgorithm, which: int, values: Any, d: int) -> Any:
@@ -516,11 +364,11 @@ class _Done(NamedTuple):
         return np.concatenate([self.points, self.reply, self.memory], axis=1)
 
 
-class _Watched:
+class _Watched(AbstractExchange):
     """An exchange whose functions act on flat vectors, `d` numbers for each coefficient, for many rows of arguments."""
 
     def __init__(
-        self, rebuilt: Callable, given: list, number: int, num_agents: int, side: float, d: int, script: _Script
+        self, rebuilt: Callable, given: list, number: int, num_agents: int, side: float, d: int, script: Script
     ):
         """`rebuilt` makes the algorithm with step sizes such as those in `given`, for a round of a given number."""
         algorithm = rebuilt(given)
@@ -548,7 +396,7 @@ class _Watched:
     def _shared(self, given: list, key: Any, index: Any, agent: Any = None, noise: Any = None) -> Round:
         own = None if agent is None else jax.random.key(1000 + key)
         coin = (self.script, self.side, given[-1], noise)
-        return _Scripted(index, jax.random.key(key), own, agent, self.num_agents, coin)
+        return Scripted(index, jax.random.key(key), own, agent, self.num_agents, coin)
 
     def _sent(self, given: list, w: Any, agent: Any, key: Any, index: Any) -> tuple[Any, Callable]:
         """Returns an agent's message, and the function that unflattens it."""

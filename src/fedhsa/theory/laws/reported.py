@@ -24,8 +24,7 @@ from .additive import AdditiveLaw
 from .carried import CarriedLaw, CarriedNoiseLaw, ErrorsOverTime, noise_law
 from .finite import finite_law
 from .first_order import noise_is_known
-from .moments import AbstractLaw, AbstractSteppedLaw, Moments, TooLargeError
-from .pieces import NotDerivedError
+from .moments import AbstractLaw, AbstractSteppedLaw, Moments, NotDerivedError, TooLargeError
 from .sites import SitesLaw, TwoSitesLaw, sites_law
 
 UNLIKE = 0.25

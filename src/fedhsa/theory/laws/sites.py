@@ -26,8 +26,17 @@ from ...problems import Problem
 from ..stability import with_step
 from .field import field_radius
 from .finite import edges_of, finite_law
-from .moments import AbstractLaw, AbstractSteppedLaw, MomentLaw, Moments, Radius, Steps, TooLargeError
-from .pieces import MEAN, Call, NotDerivedError, Part, Pieces, Step, apply, derive
+from .moments import (
+    AbstractLaw,
+    AbstractSteppedLaw,
+    MomentLaw,
+    Moments,
+    NotDerivedError,
+    Radius,
+    Steps,
+    TooLargeError,
+)
+from .pieces import MEAN, Call, Part, Pieces, Step, apply, derive
 
 MATRIX = 700
 """The size up to which an agent's map of second moments is a matrix."""
