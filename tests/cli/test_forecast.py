@@ -146,7 +146,7 @@ def test_what_could_only_be_sampled_is_not_predicted():
 
 def test_what_theory_rejects_does_not_stop_a_run():
     problem = fedhsa.problems.quadratic.random(num_agents=2, dim=2)
-    blocks = fedhsa.FedHSA(fedhsa.PerBlock((0.1, 0.05), sizes=(1, 1)), local_steps=4)
+    blocks = fedhsa.FedHSA(fedhsa.PerBlock((0.1, fedhsa.Polynomial(0.1)), sizes=(1, 1)), local_steps=4)
     found = forecast.Forecast(problem, {"blocks": blocks, "one": fedhsa.FedHSA(0.1, local_steps=4)})
     assert list(found.predictions()) == ["one"]
 

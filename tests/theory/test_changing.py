@@ -9,7 +9,7 @@ from fedhsa.problems import td
 from fedhsa.theory import changing
 from theory.test_sites import scafflsa_by_paths, turns
 
-DECREASING = fh.Polynomial(0.6, offset=4.0, power=0.7)
+DECREASING, BLOCKS = fh.Polynomial(0.6, offset=4.0, power=0.7), fh.PerBlock((0.02, 0.3), sizes=(1, 1))
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,27 @@ def test_a_step_size_that_becomes_constant_has_the_floor_of_that_constant():
     assert prediction.floor == pytest.approx(fh.theory.predict(problem, fh.LocalSA(0.02, 2)).floor, rel=1e-12)
 
 
+def test_a_step_size_for_each_block_multiplies_the_operators_of_that_block():
+    """One agent with one step per round: the moments on its two states, in NumPy."""
+    rng, P = np.random.default_rng(3), np.array([[0.8, 0.2], [0.2, 0.8]])
+    A, b = -np.eye(2) - 0.3 * rng.standard_normal((2, 2, 2)), rng.standard_normal((2, 2))
+    problem = fh.problems.finite_sum.from_arrays(-A[None], b[None], P[None])
+    root, D, x = problem.theta_star, np.diag([0.02, 0.3]), np.ones(3)
+    maps = [np.block([[np.eye(2) + D @ A[s], (D @ (A[s] @ root + b[s]))[:, None]], [np.eye(1, 3, 2)]]) for s in (0, 1)]
+    Y, expected = [0.5 * np.outer(x, x)] * 2, []
+    for _ in range(21):
+        expected.append(np.trace(np.sum(Y, axis=0)[:2, :2]))
+        after = [[P[s, t] * maps[s] @ Y[s] @ maps[s].T for s in (0, 1)] for t in (0, 1)]
+        Y = [np.sum(every, axis=0) for every in after]
+    for method in (fh.SA(BLOCKS), fh.SCAFFLSA(BLOCKS, 1)):  # which is the same for one agent
+        prediction = fh.theory.predict(problem, method)
+        np.testing.assert_allclose(prediction.error(20, root + 1), expected, rtol=1e-9)
+        assert prediction.floor == pytest.approx(prediction.error_after(2000), rel=1e-9)
+        largest = max(np.linalg.eigvals(np.eye(2) + D / 0.3 * prediction.max_step_size @ A.mean(0)), key=abs)
+        assert prediction.max_step_size > 0.3
+        assert abs(largest) < 1 + 1e-6  # the mean square diverges no later than the mean
+
+
 def test_what_is_left_out_is_that_of_the_worst_step_size():
     problem = td.random(12, 4, 2, laziness=0.5)
     found = [fh.theory.predict(problem, fh.LocalSA(step, 3)) for step in (0.05, 0.005, fh.Stages((0.05, 0.005), (5,)))]
@@ -90,10 +111,14 @@ def test_what_is_left_out_is_that_of_the_worst_step_size():
 @pytest.mark.parametrize(
     ("method", "sentence"),
     [
-        (fh.FedHSA(fh.PerBlock((0.1, 0.2), (1, 1)), 2), "require one step size for all coordinates"),
+        (fh.FedHSA(fh.PerBlock((0.1, fh.Polynomial(0.2)), (1, 1)), 2), "predicted if they are constant"),
+        (
+            fh.OverTheAir(fh.FedHSA(BLOCKS, 2), gain_std=0.0, noise_std=0.1),
+            "half the step size and twice",
+        ),
         (fh.RichardsonRomberg(fh.FedHSA(DECREASING, 2)), "does not support step sizes that change"),
     ],
-    ids=["blocks", "extrapolation"],
+    ids=["blocks that change", "noise beside operators", "extrapolation"],
 )
 def test_what_has_no_law_of_changing_steps_is_refused(method, sentence):
     with pytest.raises(TypeError, match=sentence):

@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import _own, theory
 from .._json import plain
-from ..algorithms import AbstractAlgorithm, AbstractSchedule, Stages
+from ..algorithms import AbstractAlgorithm, AbstractSchedule, PerBlock, Stages
 from ..problems import Problem
 from ..theory import Choice, Constants, Estimates, Prediction
 from ..theory.choice import LOCAL_STEPS
@@ -164,6 +164,8 @@ def run_command(analysis: Analysis, choice: Choice) -> list[str]:
 
 def step_in_words(step: float | AbstractSchedule) -> str:
     """Returns a step size, or the first and the following step sizes, as text."""
+    if isinstance(step, PerBlock):
+        return "; ".join(step_in_words(one) for one in step.step_sizes)
     if not isinstance(step, Stages):
         return f"from {float(step(0)):.3g}" if isinstance(step, AbstractSchedule) else f"{step:.3g}"
     later = zip(step.step_sizes[1:], step.begins, strict=True)

@@ -2,7 +2,7 @@
 
 import math
 
-from ..algorithms import AbstractSchedule
+from ..algorithms import AbstractSchedule, PerBlock
 from ..theory import Prediction
 from . import forecast
 from .analysis import Analysis
@@ -28,7 +28,8 @@ def _stability(name: str, p: Prediction) -> str:
         return f"{name}: stable at every step."
     step = p.algorithm.layers[-1].step_size  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(step, AbstractSchedule):
-        return f"{name}: constant steps are stable up to {p.max_step_size:.3g}{_sense(p)}."
+        which = "the largest step of a block is" if isinstance(step, PerBlock) else "constant steps are"
+        return f"{name}: {which} stable up to {p.max_step_size:.3g}{_sense(p)}."
     if p.max_local_steps is None:
         return f"{name}: stable up to step {p.max_step_size:.3g}{_sense(p)}."
     most = "any number of" if math.isinf(p.max_local_steps) else f"up to {p.max_local_steps:,.0f}"

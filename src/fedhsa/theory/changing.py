@@ -1,10 +1,10 @@
-"""Predictions for step sizes that change from round to round, from the laws of constant step sizes."""
+"""Predictions for step sizes that change from round to round or from block to block, from laws of constant ones."""
 
 import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,8 @@ from scipy.interpolate import BarycentricInterpolator
 from .._types import precision
 from ..algorithms import AbstractAlgorithm
 from ..algorithms.schedules import AbstractSchedule, PerBlock
+from ..problems import AbstractAgent, Problem
+from ..sources import AbstractSource
 from .laws.moments import AbstractLaw, AbstractSteppedLaw, Steps
 from .maps.rounds import local_rule
 from .prediction import LONGEST, Prediction, undecided
@@ -24,8 +26,8 @@ NODES, WIDEST, MOST = (12, 24), 1.5, 64
 the ends of a part; and the largest number of laws if they cannot be interpolated."""
 PROBED = (0, 1, 8)
 """The numbers of rounds after which interpolated moments are compared with those of the law itself."""
-SAME = 1e-9
-"""The largest relative difference between them."""
+SAME, ALIKE = 1e-9, 1e-6
+"""The largest relative difference between them, and between errors of methods that do the same."""
 FAR, CONSTANT, SMALL, SMALLEST = 20, 1e-9, 1e-4, 1e-9
 """The power of 2 of the round whose step size is that of the long run; the relative change from there to twice as far
 above which there is no long run; the step size, relative to the first, at which stability is then judged; and the
@@ -185,9 +187,62 @@ def step_sizes(schedule: AbstractSchedule, rounds: int, first: int = 0) -> np.nd
         return np.asarray(jax.vmap(schedule)(first + jnp.arange(rounds)), float)
 
 
+class ScaledAgent(AbstractAgent):
+    """An affine agent whose operator is multiplied by a factor for each coordinate."""
+
+    source: AbstractSource
+    agent: AbstractAgent
+    factors: np.ndarray
+
+    affine: ClassVar[bool] = True
+
+    def operator(self, theta, o, /):
+        return self.factors * self.agent.operator(theta, o)
+
+    def mean_operator(self, theta, /):
+        return self.factors * self.agent.mean_operator(theta)
+
+
+def scaled(problem: Problem, factors: np.ndarray) -> Problem:
+    """Returns an affine problem whose operators are multiplied by a factor for each coordinate, with the same root."""
+    every = np.tile(factors, (problem.num_agents, 1))
+    agents = ScaledAgent(problem.agents.source, problem.flat_agents, every)
+    return Problem(agents, like=np.zeros(problem.dim), theta_star=problem.root, start=problem.start)
+
+
+def predict_per_block(
+    problem: Problem,
+    algorithm: AbstractAlgorithm,
+    schedule: PerBlock,
+    predict: Callable[[Problem, AbstractAlgorithm], Prediction],
+) -> "ChangingPrediction":
+    r"""Predicts an algorithm with a constant step size for each block.
+
+    Steps of sizes $\eta D$ with operators $G_i$ are steps of size $\eta$ with $D G_i$, if the method multiplies nothing
+    else by its step size. That is tested with $D = 2$.
+    """
+    name, steps = type(algorithm).__name__, step_sizes(schedule, 1)[0]
+    if any(isinstance(step, AbstractSchedule) for step in schedule.step_sizes) or not problem.affine:
+        raise TypeError(
+            "Step sizes for each block are predicted if they are constant and the operators are affine, got "
+            f"{schedule} and {type(problem.agents).__name__}."
+        )
+    largest, start = float(steps.max()), np.zeros(problem.dim)
+    found = predict(scaled(problem, steps / largest), with_step(algorithm, largest))
+    if local_rule(with_step(algorithm, largest)) is None:
+        ways = ((problem, largest), (scaled(problem, np.full(problem.dim, 2.0)), largest / 2))
+        one, other = (predict(given, with_step(algorithm, step)).error(PROBED[-1], start) for given, step in ways)
+        if not np.allclose(one, other, rtol=ALIKE):
+            raise TypeError(
+                f"A round of {name} with half the step size and twice the operators is another one, so there is no law "
+                "of a step size for each block."
+            )
+    return _over(found, algorithm=algorithm, problem=problem, jacobians=problem.affine_parts()[0])
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class ChangingPrediction(Prediction):
-    """A prediction for step sizes that change: error curves cover all rounds, the long run is that of the last step.
+    """A prediction for several step sizes: error curves cover all rounds, the long run is that of the last step size.
 
     If the step size changes for ever there is no floor, and `stable` refers to a small step size: that after about a
     million rounds, or about a ten-thousandth of the first one if that is reached before.
@@ -199,7 +254,7 @@ class ChangingPrediction(Prediction):
 
     @property
     def max_step_size(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The largest stable constant step size."""
+        """The largest stable constant step size; with one for each block, the largest of them, for the same ratios."""
         return self.last.max_step_size
 
     @property
@@ -241,11 +296,6 @@ def predict_changing(
     `predict` does so for constant step sizes, and `direct` returns their laws for methods with a local rule.
     """
     name = type(algorithm).__name__
-    if isinstance(schedule, PerBlock):
-        raise TypeError(
-            f"Laws require one step size for all coordinates, got {schedule!r}. Multiply the operators of each block "
-            "by its step size instead, and use one step size for all."
-        )
     rounds = [0, *(2**k for k in range(FAR + 2))]
     first, *later, near, far = (float(step_sizes(schedule, 1, number)[0]) for number in rounds)
     settles = near > 0 and abs(far - near) <= CONSTANT * near
@@ -270,7 +320,11 @@ def predict_changing(
     laws_at([Steps(first, first), Steps(near, near)])  # raises if there is no curve
     left_out = max(prediction.law.left_out for prediction in every.values())
     law = ChangingLaw(schedule, laws_at, last.law, left_out=left_out, name=name)
+    unknown = {} if settles else undecided(last.problem.dim) | {"stable": last.stable}
+    return _over(last, settles, **unknown | {"algorithm": algorithm, "law": law, "left_out": law.left_out})
+
+
+def _over(last: Prediction, settles: bool = True, **changes: Any) -> ChangingPrediction:
+    """Returns the prediction of a constant step size with changes."""
     fields = {field.name: getattr(last, field.name) for field in dataclasses.fields(Prediction)}
-    fields |= {} if settles else undecided(last.problem.dim) | {"stable": last.stable}
-    fields |= {"algorithm": algorithm, "law": law, "left_out": law.left_out}
-    return ChangingPrediction(**fields, last=last, settles=settles)
+    return ChangingPrediction(**fields | changes, last=last, settles=settles)

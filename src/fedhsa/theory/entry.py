@@ -10,11 +10,11 @@ import numpy as np
 
 from .._linear import spectral_radius
 from .._types import SeedLike
-from ..algorithms import AbstractAlgorithm, AbstractSchedule
+from ..algorithms import AbstractAlgorithm, AbstractSchedule, PerBlock
 from ..problems import Problem
 from ..sources import Silent
 from . import exact
-from .changing import predict_changing
+from .changing import predict_changing, predict_per_block
 from .laws.carried import predict_carried
 from .laws.chains import predict_on_chains
 from .laws.curvature import CurvedLaw, curved_law
@@ -104,7 +104,11 @@ def _predict(
 ) -> Prediction:
     algorithm.check(problem)
     check_exogenous(problem)
-    if isinstance(schedule := step_of(algorithm), AbstractSchedule):
+    schedule = step_of(algorithm)
+    if isinstance(schedule, PerBlock):
+        again = functools.partial(_predict, samples=samples, key=key)
+        return predict_per_block(problem, algorithm, schedule, again)
+    if isinstance(schedule, AbstractSchedule):
         known = samples if noise_is_known(problem) else estimates_of(problem, samples, key)
         direct = functools.partial(law_of, problem) if problem.affine and noise_is_known(problem) else None
         again = functools.partial(_predict, problem, samples=known, key=key)
