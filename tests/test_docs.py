@@ -152,7 +152,9 @@ RESULTS = [
     *(ROOT / "docs" / "reproductions" / f"{name}.md" for name in ("field", "paper", "reinforcement-learning")),
     *(ROOT / "docs" / "theory" / f"{name}.md" for name in ("adversaries", "compressed", "extrapolation", "mixing")),
     *(ROOT / "docs" / "theory" / f"{name}.md" for name in ("one-exchange", "participation", "variants")),
-    *(ROOT / "docs" / "tutorials" / f"{name}.md" for name in ("grid-worlds", "streams")),
+    *(ROOT / "docs" / "tutorials" / f"{name}.md" for name in ("control", "grid-worlds", "streams")),
+    ROOT / "docs" / "how-to" / "choose-a-method.md",
+    ROOT / "docs" / "reference" / "games.md",
 ]
 """The pages that report measurements."""
 

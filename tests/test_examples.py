@@ -1,5 +1,6 @@
 import csv
 import datetime as dt
+import json
 import math
 import pathlib
 import re
@@ -8,6 +9,7 @@ import shutil
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 
@@ -32,13 +34,18 @@ def on_page(page: str, printed: str) -> None:
 
 
 def as_stored(name: str, printed: str) -> None:
-    """The example prints what pages quote from its file, to a tenth of an interval or, without one, to 5 %."""
+    """The example prints what pages quote from its file, to a tenth of an interval or, without one, to 5 %.
+
+    With another version of JAX, which rounds differently, only intervals are compared: single runs may take other ways.
+    """
     if name in values.files():
+        stored = json.loads(values.files()[name].read_text())["versions"]["jax"]
+        rest = 0.05 if stored == jax.__version__ else np.inf
         said, kept = values.lines(printed), values.study(name).printed.text.splitlines()
         assert [values.PRINTED.sub("", line) for line in said] == [values.PRINTED.sub("", line) for line in kept]
         for line, before in zip(said, kept, strict=True):
             for now, then in zip(values.numbers(line), values.numbers(before), strict=True):
-                most = 0.1 * then.half + 0.0011 if then.half else 0.05 * abs(then) + 1e-12
+                most = 0.1 * then.half + 0.0011 if then.half else rest * abs(then) + 1e-12
                 assert abs(now - then) <= most, line
 
 
