@@ -6,6 +6,7 @@ import math
 import threading
 import warnings
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,8 @@ class Forecast:
     def __init__(self, problem: Problem, algorithms: Mapping[str, AbstractAlgorithm]):
         self.problem, self.algorithms = problem, algorithms
         self.futures: dict[str, concurrent.futures.Future[Prediction | None]] = {}
+        self.told: dict[str, dict[str, Any]] = {}
+        self.done = threading.Event()
         if noise_is_known(problem) and effort.total(problem, algorithms.values()) <= PATIENCE:
             self.futures = {name: concurrent.futures.Future() for name in algorithms}
             # A separate thread, which does not keep a finished command alive.
@@ -48,10 +51,17 @@ class Forecast:
                 future.set_result(_predict(self.problem, self.algorithms[name]))
             except Exception as error:
                 future.set_exception(error)
-        for future in self.futures.values():
+        for name, future in self.futures.items():
             with contextlib.suppress(Exception), np.errstate(all="ignore"):
                 if (prediction := future.result()) is not None:
-                    prediction.to_dict()  # the manifest needs it, and a prediction caches the slow part
+                    self.told[name] = prediction.to_dict()
+        self.done.set()
+
+    def in_words(self) -> dict[str, dict[str, Any]]:
+        """Returns the predictions for the manifest, without those whose largest stable step takes long to find."""
+        if self.futures:
+            self.done.wait(LATE)
+        return dict(self.told)
 
     def predictions(self) -> dict[str, Prediction]:
         """Returns the predictions by name, without predictions that take far longer than expected."""

@@ -76,7 +76,7 @@ def _run(settings: RunSettings, command: str, console: Console, peers: Peers) ->
                 title=title(settings, problem),
                 theory=theory,
                 theory_label=label,
-                predictions={name: prediction.to_dict() for name, prediction in predictions.items()},
+                predictions=predicted.in_words(),
                 formats=settings.format,
                 **settings.drawing,
             )

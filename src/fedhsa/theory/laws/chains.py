@@ -17,8 +17,9 @@ from .finite import finite_law
 from .moments import NotDerivedError, Radius, TooLargeError
 from .sites import Federation, SitesLaw, TwoSitesLaw, sites_law
 
-EACH = 2.0**25
-"""The time of the pieces for another step size, in multiplications."""
+EACH, LONG = 2.0**25, 8
+"""The time of the pieces for another step size, in multiplications, and the number of observations in a round above
+which it grows with their number."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -42,7 +43,7 @@ class ChainsPrediction(Prediction):
             return np.array([self.mean_radius_at(with_step(self.algorithm, step)) - 1 for step in steps])
 
         own = getattr(self.algorithm.layers[-1], "step_size", None)
-        each = EACH * len(self.law.federation.rounds)
+        each = EACH * len(self.law.federation.rounds) * max(self.algorithm.block_length / LONG, 1.0)
         mean = first_crossing(excess, self.jacobians, self.algorithm.block_length, own, each)
         assert self.radius_at is not None
         return largest_mean_square_step(self.algorithm, self.radius_at, mean)

@@ -98,7 +98,7 @@ class Scripted(Round):
         return drawn[script.drawn(which, count, chances, **kind).row, self.agent]
 
 
-class Way(NamedTuple):
+class OwnDraws(NamedTuple):
     """Outcomes of all draws that matter in one exchange only, the same for all agents."""
 
     values: dict[int, int]
@@ -107,7 +107,7 @@ class Way(NamedTuple):
     """Each agent's probability of them."""
 
 
-def telling(given: list, drawn: np.ndarray, way: Way) -> list:
+def telling(given: list, drawn: np.ndarray, way: OwnDraws) -> list:
     """Returns the arguments of an exchange with these outcomes of all draws."""
     drawn = drawn.copy()
     for row, value in way.values.items():
@@ -129,7 +129,7 @@ class AbstractExchange(abc.ABC):
 
 def outcomes_of(
     exchanges: Sequence[AbstractExchange], script: Script, given: list, num_agents: int, name: str
-) -> tuple[tuple[tuple[float, np.ndarray], ...], tuple[tuple[Way, ...], ...]]:
+) -> tuple[tuple[tuple[float, np.ndarray], ...], tuple[tuple[OwnDraws, ...], ...]]:
     """Returns the joint outcomes of a round, and the ways through each of its exchanges."""
     chances = [exchange.chances(given) for exchange in exchanges]
     ways, joint = [], []
@@ -141,7 +141,7 @@ def outcomes_of(
         values = itertools.product(*(range(script.draws[which].size) for which in own))
         ways.append(
             tuple(
-                Way(
+                OwnDraws(
                     {script.draws[which].row: value for which, value in zip(own, chosen, strict=True)},
                     np.prod([chances[k][which][:, v] for which, v in zip(own, chosen, strict=True)], axis=0)
                     * np.ones(num_agents),

@@ -29,7 +29,7 @@ from ...problems import AbstractAgent
 from ...sources import Silent
 from ..maps.joint import floats, whole
 from ..stability import step_of, with_step
-from .draws import MOST_DRAWS, AbstractExchange, Script, Scripted, Way, outcomes_of, telling
+from .draws import MOST_DRAWS, AbstractExchange, OwnDraws, Script, Scripted, outcomes_of, telling
 from .moments import NotDerivedError
 
 MEAN = -1
@@ -159,7 +159,7 @@ class _Method(NamedTuple):
     """The exchanges of a round, for each outcome of the coin."""
     sets: tuple[tuple[float, np.ndarray], ...]
     """The probabilities and outcomes of draws that matter in several exchanges."""
-    ways: tuple[tuple[Way, ...], ...]
+    ways: tuple[tuple[OwnDraws, ...], ...]
     """The ways through each exchange."""
     alike: bool
     """Whether the first round is like the others."""
@@ -201,7 +201,7 @@ class _Method(NamedTuple):
                 raise NotDerivedError(f"{name} moves at the root even without noise.")
 
 
-def _merged(steps: list[Step], ways: Sequence[Way], name: str, known: dict[Any, Part]) -> Step:
+def _merged(steps: list[Step], ways: Sequence[OwnDraws], name: str, known: dict[Any, Part]) -> Step:
     """Returns an exchange with several ways; equal parts become one object, which `known` holds."""
     if any(not _near(x, y) for step in steps for x, y in zip(_frame(step), _frame(steps[0]), strict=True)):
         raise NotDerivedError(f"The server of {name} depends on an agent's draw in more than its reply.")

@@ -170,16 +170,19 @@ class Walk:
         self.maps = [(self._map(action), action) for action in actions]
         sizes = [len(part.begin) * self.d + 1, *(map.shape[-2] for map, _ in self.maps)]
         self.first = self._product([self._first(*both) for both in self.maps], self.S * sizes[0])
-        self.matrix = None
-        if self.S * max(sizes) ** 2 <= MATRIX:
-            self.matrix = self._product([self._second(*both) for both in self.maps], self.S * sizes[0] ** 2)
+        self.dense = self.S * max(sizes) ** 2 <= MATRIX
         self.kernel = np.linalg.matrix_power(self.moves, sum(a.times for a in actions if a.moves)).T
         self.sizes = sizes
 
     def work(self, carried: int) -> float:
         """Returns the number of multiplications for each state of others, who carry this many numbers."""
         m = max(self.sizes)
-        return self.S * m**2 * carried + (self.S * m**4 if self.matrix is not None else len(self.maps) * self.S * m**3)
+        return self.S * m**2 * carried + (self.S * m**4 if self.dense else len(self.maps) * self.S * m**3)
+
+    @functools.cached_property
+    def matrix(self) -> np.ndarray:
+        """The matrix of second moments, which the mean does not need."""
+        return self._product([self._second(*both) for both in self.maps], self.S * self.sizes[0] ** 2)
 
     def _map(self, action: Action) -> np.ndarray:
         """Returns the map of (live, 1) by the calls of an action, for every state and outcome, `(S, T, m', m)`."""
@@ -239,7 +242,7 @@ class Walk:
 
     def squared(self, X: np.ndarray) -> np.ndarray:
         """Returns the second moments of (live, 1), `(..., S, m, m)`, after the exchange."""
-        if self.matrix is not None:
+        if self.dense:
             flat = X.reshape(*X.shape[:-3], -1) @ self.matrix.T
             m = math.isqrt(flat.shape[-1] // self.S)
             return flat.reshape(*X.shape[:-3], self.S, m, m)
