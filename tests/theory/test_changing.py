@@ -9,12 +9,14 @@ from fedhsa.problems import td
 from fedhsa.theory import changing
 from theory.test_sites import scafflsa_by_paths, turns
 
-DECREASING, BLOCKS = fh.Polynomial(0.6, offset=4.0, power=0.7), fh.PerBlock((0.02, 0.3), sizes=(1, 1))
+DECREASING = fh.Polynomial(3.5, offset=60.0, power=0.7)
+"""Its first 40 step sizes are so close to each other that most of their laws are interpolated."""
+BLOCKS = fh.PerBlock((0.02, 0.3), sizes=(1, 1))
 
 
 @pytest.mark.parametrize(
     ("schedule", "rounds", "tolerance"),
-    [(fh.Stages((0.2, 0.05), (2,)), 4, 1e-11), (DECREASING, 20, 1e-8)],
+    [(fh.Stages((0.2, 0.05), (2,)), 4, 1e-11), (DECREASING, 40, 1e-8)],
     ids=["stages", "decreasing"],
 )
 def test_scafflsa_with_steps_that_change_is_the_sum_over_all_trajectories(schedule, rounds, tolerance):
@@ -30,10 +32,10 @@ def test_scafflsa_with_steps_that_change_is_the_sum_over_all_trajectories(schedu
     ids=["chains", "independent", "VAR(1)"],
 )
 def test_interpolated_laws_are_those_of_every_single_step_size(problem, monkeypatch):
-    method = fh.FedHSA(fh.Polynomial(0.4, offset=3.0), 3)
-    found = fh.theory.predict(problem, method).error(25)
-    monkeypatch.setattr(changing, "NODES", (25,))
-    np.testing.assert_allclose(found, fh.theory.predict(problem, method).error(25), rtol=1e-8)
+    method = fh.FedHSA(fh.Polynomial(8.0, offset=60.0), 3)
+    found = fh.theory.predict(problem, method).error(40)
+    monkeypatch.setattr(changing, "NODES", (40,))
+    np.testing.assert_allclose(found, fh.theory.predict(problem, method).error(40), rtol=1e-8)
 
 
 def test_equal_stages_are_one_also_for_running_averages_and_absent_agents():

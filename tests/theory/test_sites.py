@@ -9,10 +9,11 @@ import pytest
 import fedhsa as fh
 from fedhsa.theory import predict
 from fedhsa.theory.entry import PredictionWarning
-from fedhsa.theory.laws import sites
+from fedhsa.theory.laws import federation, sites
+from fedhsa.theory.laws.federation import Federation, outcomes_of
 from fedhsa.theory.laws.moments import NotDerivedError
 from fedhsa.theory.laws.pieces import derive, realise
-from fedhsa.theory.laws.sites import EachSiteLaw, EverySiteLaw, Federation, TwoSitesLaw, outcomes_of, sites_law
+from fedhsa.theory.laws.sites import EachSiteLaw, EverySiteLaw, TwoSitesLaw, sites_law
 from theory.by_paths import Truth
 
 COIN = ((True, 0.3), (False, 0.7))
@@ -261,5 +262,5 @@ def test_a_law_that_leaves_something_out_says_so(monkeypatch):
         prediction = predict(problem, algorithm)
     error = abs(prediction.floor / exact.stationary().square - 1)
     assert 0.03 < error < prediction.left_out < 1
-    monkeypatch.setattr(sites, "field_radius", lambda *given: None)  # the gaps alone, amplified near instability
+    monkeypatch.setattr(federation, "field_radius", lambda *given: None)  # the gaps alone, amplified near instability
     assert error < sites_law(problem, algorithm).left_out

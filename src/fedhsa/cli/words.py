@@ -50,7 +50,7 @@ def _stopping(name: str, p: Prediction) -> list[str]:
         bias = float(p.heterogeneity_bias @ p.heterogeneity_bias)
         where = "goes to the root" if negligible(bias, p) else f"stops {math.sqrt(bias):.2g} from the root"
         return [f"The mean of {name} {where}; how much noise remains around it is not known for this method."]
-    if math.isnan(p.floor):
+    if math.isnan(p.rate):
         return [f"{name} has no floor: its step size keeps changing."]
     if negligible(p.floor, p):
         return [f"{name} goes all the way to the root: there is neither noise nor bias."]

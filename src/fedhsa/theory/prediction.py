@@ -269,6 +269,11 @@ class Prediction:
         return {"algorithm": type(self.algorithm).__name__} | {name: plain(getattr(self, name)) for name in names}
 
 
+def known_of(prediction: Prediction) -> dict[str, Any]:
+    """Returns the fields that all predictions have, to make that of an altered method."""
+    return {field.name: getattr(prediction, field.name) for field in dataclasses.fields(Prediction)}
+
+
 def unstable(dim: int) -> dict[str, Any]:
     """Returns the fields of a prediction for a method that diverges."""
     nowhere, nothing = np.full(dim, np.inf), np.zeros(dim)

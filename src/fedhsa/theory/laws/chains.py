@@ -13,9 +13,10 @@ from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
 from ..prediction import Prediction, undecided, unstable
 from ..stability import Limit, first_crossing, largest_mean_square_step, with_step
+from .federation import Federation
 from .finite import finite_law
 from .moments import NotDerivedError, Radius, TooLargeError
-from .sites import Federation, SitesLaw, TwoSitesLaw, sites_law
+from .sites import SitesLaw, TwoSitesLaw, sites_law
 
 EACH, LONG = 2.0**25, 8
 """The time of the pieces for another step size, in multiplications, and the number of observations in a round above

@@ -127,7 +127,7 @@ class AbstractExchange(abc.ABC):
         """Returns whether a draw affects the reply by more than its factor, so that the server can react to it."""
 
 
-def outcomes_of(
+def joint_outcomes(
     exchanges: Sequence[AbstractExchange], script: Script, given: list, num_agents: int, name: str
 ) -> tuple[tuple[tuple[float, np.ndarray], ...], tuple[tuple[OwnDraws, ...], ...]]:
     """Returns the joint outcomes of a round, and the ways through each of its exchanges."""

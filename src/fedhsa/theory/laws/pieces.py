@@ -29,7 +29,7 @@ from ...problems import AbstractAgent
 from ...sources import Silent
 from ..maps.joint import floats, whole
 from ..stability import step_of, with_step
-from .draws import MOST_DRAWS, AbstractExchange, OwnDraws, Script, Scripted, outcomes_of, telling
+from .draws import MOST_DRAWS, AbstractExchange, OwnDraws, Script, Scripted, joint_outcomes, telling
 from .moments import NotDerivedError
 
 MEAN = -1
@@ -293,7 +293,7 @@ def _watch(rebuilt: Callable, given: list, num_agents: int, dim: int) -> _Method
     sides = (edges[:-1] + edges[1:]) / 2
     watched |= {side: round(side, 1) for side in sides if side not in watched}
     chosen = tuple(watched[side] for side in sides)
-    sets, ways = outcomes_of(chosen[0], script, given, num_agents, name)
+    sets, ways = joint_outcomes(chosen[0], script, given, num_agents, name)
     method = _Method(sides, np.diff(edges), chosen, sets, ways, True, server, memory, show)
     many = {id(watched[side]): watched[side] if dim == 1 else round(side, dim) for side in sides}
     alike = True

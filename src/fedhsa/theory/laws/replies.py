@@ -24,7 +24,7 @@ from ...algorithms.sampling import AbstractSampling
 from ...problems import Problem
 from ...sources import IID, Silent
 from ..maps.rounds import LocalRule, local_powers, local_rule, require_rule, require_stable
-from ..prediction import Prediction, undecided, unstable
+from ..prediction import Prediction, known_of, undecided, unstable
 from ..stability import Limit, largest_mean_square_step, largest_step
 from .additive import AdditiveLaw, HiddenNoise, chain_noise
 from .finite import additive_noise, affine_operators, finite_law
@@ -549,8 +549,7 @@ class RepliesPrediction(Prediction):
 
 def altered(plain: Prediction, algorithm: AbstractAlgorithm, **changes: Any) -> RepliesPrediction:
     """Returns the prediction of a method whose replies are altered, from that of the method itself."""
-    known: dict[str, Any] = {field.name: getattr(plain, field.name) for field in dataclasses.fields(Prediction)}
-    known |= {"algorithm": algorithm, "radius_at": lambda algorithm: None}
+    known = known_of(plain) | {"algorithm": algorithm, "radius_at": lambda algorithm: None}
     return RepliesPrediction(**known | changes)
 
 

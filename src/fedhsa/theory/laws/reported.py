@@ -19,7 +19,7 @@ from ...algorithms.output import AbstractAverage, RichardsonRomberg, scaled
 from ...problems import Problem
 from ..maps.joint import Joint, start_error
 from ..maps.linearise import linearised
-from ..prediction import Prediction
+from ..prediction import Prediction, known_of
 from .additive import AdditiveLaw
 from .carried import CarriedLaw, CarriedNoiseLaw, ErrorsOverTime, noise_law
 from .finite import finite_law
@@ -392,5 +392,5 @@ def _words(law: AbstractLaw) -> dict[str, Any]:
 
 
 def _reported(inner: Prediction, **changes: Any) -> ReportedPrediction:
-    known = {field.name: getattr(inner, field.name) for field in dataclasses.fields(Prediction)}
+    known = known_of(inner)
     return ReportedPrediction(**known | changes, inner=inner)
