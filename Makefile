@@ -12,10 +12,10 @@ EXTRAS := $(subst gymnax$(comma),,$(EXTRAS))
 endif
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS) --editable
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
-# Tests whose time goes into simulations, and pages, run programs compiled as users have them; others compile quickly.
+# Programs of tests whose time goes into simulations, and of pages, are optimised; those of others compile quickly.
 PROVEN_BY_RUNS := tests/theory tests/experiments tests/cli/test_reproduce.py tests/test_confidence.py tests/test_docs.py \
 	tests/test_examples.py tests/test_notebooks.py
-SLOW := JAX_DISABLE_MOST_OPTIMIZATIONS=0 XLA_FLAGS= $(BIN)/python -m pytest
+SLOW := JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(BIN)/python -m pytest
 # The compiler comes from PyPI and goes when the wheel is built; the header it needs is that of the JAX installed here.
 NATIVE := PIP_CONSTRAINT=$(CURDIR)/$(CONSTRAINTS) $(BIN)/python -m pip install --quiet --disable-pip-version-check ./native
 

@@ -151,16 +151,13 @@ def test_what_theory_rejects_does_not_stop_a_run():
     assert list(found.predictions()) == ["one"]
 
 
-def test_a_manifest_does_not_wait_for_a_largest_step_that_takes_too_long_to_find(monkeypatch):
-    never, problem = threading.Event(), fedhsa.problems.quadratic.random(num_agents=2, dim=2)
-    methods = {"FedHSA": fedhsa.FedHSA(0.1, local_steps=4)}
-    monkeypatch.setattr(fedhsa.theory.Prediction, "to_dict", lambda self: never.wait())
-    monkeypatch.setattr(forecast, "LATE", 1.0)
-    found = forecast.Forecast(problem, methods)
-    assert (list(found.predictions()), found.in_words()) == (["FedHSA"], {})
-    monkeypatch.undo()
-    never.set()
-    assert forecast.Forecast(problem, methods).in_words()["FedHSA"]["stable"]
+def test_a_manifest_does_not_search_for_the_largest_stable_step(monkeypatch):
+    monkeypatch.setattr(fedhsa.theory.Prediction, "max_step_size", property(lambda self: pytest.fail("a search")))
+    problem = fedhsa.problems.quadratic.random(num_agents=2, dim=2)
+    found = forecast.Forecast(problem, {"FedHSA": fedhsa.FedHSA(0.1, local_steps=4)}).predictions()
+    words = forecast.in_words(found)["FedHSA"]
+    assert words["stable"]
+    assert not words.keys() & {"max_step_size", "max_local_steps"}
 
 
 def test_a_run_that_is_done_does_not_wait_for_a_prediction_that_takes_too_long(monkeypatch):

@@ -12,7 +12,7 @@ from fedhsa.experiments.study.base import Runner
 LONG = {"field/table1", "field/rounds", "rl/fed-pg-br", "rl/fast-fedpg"}
 """They take minutes with any number of seeds; their own tests run smaller ones."""
 STUDIES = [name for name in values.files() if name.startswith(("field/", "rl/")) and name not in LONG]
-STUDIES += ["drift", "corollary", "saturation", "sampling"]
+"""Those of the paper are checked by the test of `fedhsa reproduce --quick`."""
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 import fedhsa as fh
 from fedhsa.theory import predict
 from fedhsa.theory.entry import PredictionWarning
-from fedhsa.theory.laws import federation, sites
+from fedhsa.theory.laws import federation, moments, sites
 from fedhsa.theory.laws.federation import Federation, outcomes_of
 from fedhsa.theory.laws.moments import NotDerivedError
 from fedhsa.theory.laws.pieces import derive, realise
@@ -172,6 +172,18 @@ def test_one_site_is_exact_for_one_agent_and_pairs_for_two():
         assert law(federation).left_out == 0
     alone = EachSiteLaw(Federation(pieces[2], outcomes_of(turns(2)), "SCAFFLSA"))
     assert alone.left_out > 1  # its floor is half of the truth
+
+
+@pytest.mark.parametrize("step_size", [0.1, 1e-4])
+@pytest.mark.parametrize("law", [EverySiteLaw, EachSiteLaw])
+def test_moments_that_are_too_many_for_a_matrix_are_the_same(law, step_size, monkeypatch):
+    pieces = derive(fh.MomentumSA(step_size, 2, beta=0.5), 2, 1)
+    parts = Federation(pieces, outcomes_of(turns(2, (1.5, 0.3), 0.7)), "MomentumSA")
+    solved = law(parts).settled()
+    monkeypatch.setattr(moments, "DENSE", 0)
+    iterated = law(parts).settled()
+    np.testing.assert_allclose(iterated.square, solved.square, rtol=1e-7)
+    np.testing.assert_allclose(iterated.mean, solved.mean, rtol=1e-7)
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def _draw(analysis: Analysis, progress: Callable[[str], None]) -> str | None:
         found,
         target=analysis.settings.target,
         title=title(analysis.settings, analysis.problem),
-        absent="left out: it would take\ntoo long on this problem",
+        absent="left out: it does not apply,\nor would take too long",
         labels={name: label for name, label in analysis.settings.renamed.items() if name in analysis.available},
         width=analysis.settings.width,
     )
@@ -81,4 +81,4 @@ def _draw(analysis: Analysis, progress: Callable[[str], None]) -> str | None:
     if not missing:
         return None
     panels = " and ".join(name.replace("_", " ") for name in missing)
-    return f"The figure leaves out other values of {panels}: they would take too long on this problem."
+    return f"The figure leaves out other values of {panels}: they do not apply to these methods or would take too long."

@@ -1,7 +1,6 @@
 """Predictions before and during a run: warnings, rounds to a target, and the predicted curves."""
 
 import concurrent.futures
-import contextlib
 import math
 import threading
 import warnings
@@ -24,7 +23,7 @@ from .settings import RunSettings
 
 PATIENCE = 2.0
 """Seconds that predictions may add to a run, without compilation."""
-LATE = 10.0
+LATE = 5.0
 """Seconds that a finished run waits for predictions that take longer than expected."""
 
 
@@ -38,8 +37,6 @@ class Forecast:
     def __init__(self, problem: Problem, algorithms: Mapping[str, AbstractAlgorithm]):
         self.problem, self.algorithms = problem, algorithms
         self.futures: dict[str, concurrent.futures.Future[Prediction | None]] = {}
-        self.told: dict[str, dict[str, Any]] = {}
-        self.done = threading.Event()
         if noise_is_known(problem) and effort.total(problem, algorithms.values()) <= PATIENCE:
             self.futures = {name: concurrent.futures.Future() for name in algorithms}
             # A separate thread, which does not keep a finished command alive.
@@ -51,17 +48,6 @@ class Forecast:
                 future.set_result(_predict(self.problem, self.algorithms[name]))
             except Exception as error:
                 future.set_exception(error)
-        for name, future in self.futures.items():
-            with contextlib.suppress(Exception), np.errstate(all="ignore"):
-                if (prediction := future.result()) is not None:
-                    self.told[name] = prediction.to_dict()
-        self.done.set()
-
-    def in_words(self) -> dict[str, dict[str, Any]]:
-        """Returns the predictions for the manifest, without those whose largest stable step takes long to find."""
-        if self.futures:
-            self.done.wait(LATE)
-        return dict(self.told)
 
     def predictions(self) -> dict[str, Prediction]:
         """Returns the predictions by name, without predictions that take far longer than expected."""
@@ -180,6 +166,12 @@ def out_of_reach(name: str, prediction: Prediction, target: float) -> str:
         f"{name} cannot reach `target` {target:g} with these settings: its error stops at {prediction.floor:.3g}. "
         f"`fedhsa analyze --target {target:g}` proposes settings that can."
     )
+
+
+def in_words(predictions: Mapping[str, Prediction]) -> dict[str, dict[str, Any]]:
+    """Returns predictions for the manifest by name, without the largest stable steps, which take a search."""
+    with np.errstate(all="ignore"):
+        return {name: prediction.to_dict(limits=False) for name, prediction in predictions.items()}
 
 
 def curves(predictions: Mapping[str, Prediction], results: Mapping[str, Result]) -> tuple[dict[str, np.ndarray], str]:

@@ -76,7 +76,7 @@ def _run(settings: RunSettings, command: str, console: Console, peers: Peers) ->
                 title=title(settings, problem),
                 theory=theory,
                 theory_label=label,
-                predictions=predicted.in_words(),
+                predictions=forecast.in_words(predictions),
                 formats=settings.format,
                 **settings.drawing,
             )

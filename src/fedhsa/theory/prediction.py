@@ -261,10 +261,16 @@ class Prediction:
     def _repr_html_(self) -> str:
         return self._table().html()
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the numbers as JSON values; infinity becomes the word "infinity"."""
-        names = ("basis", "stable", "spectral_radius", "mean_square_radius", "stability", "max_step_size")
-        names += ("max_local_steps", "rate", "heterogeneity_bias", "markov_bias", "curvature_bias", "noise_variance")
+    def to_dict(self, limits: bool = True) -> dict[str, Any]:
+        """Returns the numbers as JSON values; infinity becomes the word "infinity".
+
+        **Arguments:**
+
+        - `limits`: whether to include the largest stable step size and number of local steps, which take a search.
+        """
+        names = ("basis", "stable", "spectral_radius", "mean_square_radius", "stability")
+        names += ("max_step_size", "max_local_steps") if limits else ()
+        names += ("rate", "heterogeneity_bias", "markov_bias", "curvature_bias", "noise_variance")
         names += ("floor", "left_out", "saturation_agents", "interval")
         return {"algorithm": type(self.algorithm).__name__} | {name: plain(getattr(self, name)) for name in names}
 

@@ -8,7 +8,7 @@ import copy
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -23,7 +23,7 @@ from .moments import NotDerivedError, Steps
 from .pieces import MEAN, Call, Part, Pieces, Step, apply, derive
 
 MATRIX = 700
-"""The size up to which an agent's map of second moments is a matrix."""
+"""The size up to which an agent's map of first or second moments is a matrix."""
 DRAWS, SOME, SEED = 3, 4, 0
 """The number of random rounds without a new direction after which the carried state is complete, the number of step
 sizes whose rounds reach what those of all step sizes do, and the seed of these rounds."""
@@ -79,6 +79,11 @@ class Action(NamedTuple):
     moves: bool
     times: int
 
+    @property
+    def uses(self) -> bool:
+        """Whether a call uses the observation."""
+        return any(call.place != MEAN for call in self.calls)
+
 
 def actions_of(
     parts: Sequence[Part], at: int, last: bool, length: int, again: set[int]
@@ -99,9 +104,9 @@ def actions_of(
                 now, calls = call.place, []
             calls.append(call)
         if calls:
-            used = any(call.place != MEAN for call in calls)
-            moves = used and now not in again
-            found.append(Action(tuple(calls), moves, 1))
+            action = Action(tuple(calls), False, 1)
+            moves = action.uses and now not in again
+            found.append(action._replace(moves=moves))
             now += moves
         every.append(found)
         ends.append(now)
@@ -140,33 +145,42 @@ class Walk:
 
     def __init__(self, part: Part, actions: Sequence[Action], agent: Outcomes):
         """`agent` has no axis of agents."""
-        self.part, self.agent, self.actions = part, agent, actions
+        self.agent, self.actions = agent, actions
         self.S, self.d = agent.A.shape[0], agent.A.shape[-1]
+        if agent.hidden and any(a.uses and not a.moves for a in actions):
+            raise NotDerivedError("An observation is used in two exchanges, and it is more than the chain's state.")
         self.moves = agent.flow.sum(1)
-        mean = np.einsum("s,stu->st", agent.stationary, agent.flow)
-        self.mean = np.einsum("st,stab->ab", mean, agent.A), np.einsum("st,sta->a", mean, agent.g)
-        self.maps = [(self._map(action), action) for action in actions]
-        sizes = [len(part.begin) * self.d + 1, *(map.shape[-2] for map, _ in self.maps)]
-        self.first = self._product([self._first(*both) for both in self.maps], self.S * sizes[0])
-        self.dense = self.S * max(sizes) ** 2 <= MATRIX
         self.kernel = np.linalg.matrix_power(self.moves, sum(a.times for a in actions if a.moves)).T
-        self.sizes = sizes
+        lives = [len(part.begin), *(len(a.calls[-1].carry) for a in actions if a.calls)]
+        self.begins, self.most = lives[0] * self.d + 1, max(lives) * self.d + 1
+        self.joined, self.dense = (self.S * self.most**power <= MATRIX for power in (1, 2))
+        """Whether the maps of first and of second moments of all actions together are matrices."""
+
+    @functools.cached_property
+    def maps(self) -> list[tuple[np.ndarray, Action]]:
+        """The maps of all actions, by states and outcomes."""
+        return [(self._map(action), action) for action in self.actions]
 
     def work(self, carried: int) -> float:
         """Returns the number of multiplications for each state of others, who carry this many numbers."""
-        m = max(self.sizes)
-        return self.S * m**2 * carried + (self.S * m**4 if self.dense else len(self.maps) * self.S * m**3)
+        m = self.most
+        return self.S * m**2 * carried + (self.S * m**4 if self.dense else len(self.actions) * self.S * m**3)
+
+    @functools.cached_property
+    def first(self) -> np.ndarray:
+        """The matrix of first moments."""
+        return self._product([self._first(*both) for both in self.maps], self.S * self.begins)
 
     @functools.cached_property
     def matrix(self) -> np.ndarray:
         """The matrix of second moments, which the mean does not need."""
-        return self._product([self._second(*both) for both in self.maps], self.S * self.sizes[0] ** 2)
+        return self._product([self._second(*both) for both in self.maps], self.S * self.begins**2)
 
     def _map(self, action: Action) -> np.ndarray:
         """Returns the map of (live, 1) by the calls of an action, for every state and outcome, `(S, T, m', m)`."""
         d, found = self.d, None
         for call in action.calls:
-            A, g = self.mean if call.place == MEAN else (self.agent.A, self.agent.g)
+            A, g = self._mean if call.place == MEAN else (self.agent.A, self.agent.g)
             A, g = np.broadcast_to(A, self.agent.A.shape), np.broadcast_to(g, self.agent.g.shape)
             rows, columns = call.carry.shape
             map = np.zeros((*A.shape[:2], rows * d + 1, columns * d + 1))
@@ -177,11 +191,15 @@ class Walk:
             found = map if found is None else map @ found
         return np.empty((0, 0, 0, 0)) if found is None else found
 
+    @functools.cached_property
+    def _mean(self) -> tuple[np.ndarray, np.ndarray]:
+        """The mean operator."""
+        chances = np.einsum("s,stu->st", self.agent.stationary, self.agent.flow)
+        return np.einsum("st,stab->ab", chances, self.agent.A), np.einsum("st,sta->a", chances, self.agent.g)
+
     def _flow(self, action: Action) -> np.ndarray:
         if action.moves:
             return self.agent.flow
-        if self.agent.hidden and any(call.place != MEAN for call in action.calls):
-            raise NotDerivedError("An observation is used in two exchanges, and it is more than the chain's state.")
         share = self.agent.flow.sum(-1)[..., None]
         return share * np.eye(self.S)[:, None]
 
@@ -215,8 +233,10 @@ class Walk:
 
     def crossed(self, X: np.ndarray) -> np.ndarray:
         """Returns $E[(\\text{live}, 1)\\, w^T]$, `(..., S, m, k)`, after the exchange, for $w$ that does not change."""
-        flat = self.first @ X.reshape(*X.shape[:-3], -1, X.shape[-1])
-        return flat.reshape(*X.shape[:-3], self.S, -1, X.shape[-1])
+        if self.joined:
+            flat = self.first @ X.reshape(*X.shape[:-3], -1, X.shape[-1])
+            return flat.reshape(*X.shape[:-3], self.S, -1, X.shape[-1])
+        return self._followed(X, lambda map, X: map @ X)
 
     def squared(self, X: np.ndarray) -> np.ndarray:
         """Returns the second moments of (live, 1), `(..., S, m, m)`, after the exchange."""
@@ -224,12 +244,16 @@ class Walk:
             flat = X.reshape(*X.shape[:-3], -1) @ self.matrix.T
             m = math.isqrt(flat.shape[-1] // self.S)
             return flat.reshape(*X.shape[:-3], self.S, m, m)
+        return self._followed(X, lambda map, X: map @ X @ transpose(map))
+
+    def _followed(self, X: np.ndarray, apply: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
+        """Returns moments after all actions, one after another, where `apply` is the effect of a map on them."""
         for map, action in self.maps:
             for _ in range(action.times):
                 if not action.calls:
                     X = (self.moves.T @ X.reshape(*X.shape[:-2], -1)).reshape(X.shape)
                     continue
-                Y = map @ X[..., None, :, :] @ transpose(map)
+                Y = apply(map, X[..., None, :, :])
                 X = np.einsum("stu,...stab->...uab", self._flow(action), Y, optimize=True)
         return X
 
@@ -247,9 +271,12 @@ class Contribution:
     """An agent's contribution to an exchange, on its chain, averaged over its ways."""
 
     def __init__(self, ways: Sequence[Way], stationary: np.ndarray):
-        self.ways, self.moved = ways, ways[0].walk.moved
-        self.mean = self.crossed(stationary[:, None, None] * np.eye(ways[0].E.shape[1])).sum(-3)
+        self.ways, self.moved, self.stationary = ways, ways[0].walk.moved, stationary
+
+    @functools.cached_property
+    def mean(self) -> np.ndarray:
         """The contribution on average as a map of $x$, with the agent's chain in its stationary state."""
+        return self.crossed(self.stationary[:, None, None] * np.eye(self.ways[0].E.shape[1])).sum(-3)
 
     @property
     def kernel(self) -> np.ndarray:

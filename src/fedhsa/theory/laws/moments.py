@@ -17,6 +17,8 @@ DENSE, CHUNK = 300, 64
 """The number of moments up to which a round is a matrix, and the number of columns computed at a time."""
 KRYLOV, FOLLOWED = 60, 3000
 """The number of rounds followed one by one before the rest is extrapolated, without and with a matrix."""
+NEGLIGIBLE, DOUBLINGS = 1e-3, 40
+"""The size below which the effect of a power of the mean map is neglected, and the largest power as one of two."""
 
 
 class Steps(NamedTuple):
@@ -256,8 +258,38 @@ class MomentLaw(AbstractSteppedLaw):
         """Returns the state that a round does not change."""
         base = self.begin(np.eye(self.dim + 1)[-1], stationary=True)
         found, unknown = np.triu(base), _entries(base, lambda i, j: i < self.dim)
-        found[unknown] = fixed_point(self._part(unknown), self._after(base)[unknown])
+        found[unknown] = fixed_point(self._part(unknown), self._after(base)[unknown], self._nearly(base, unknown))
         return _mirrored(found)
+
+    def _nearly(self, base: np.ndarray, entries: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        r"""Returns the sum of all later rounds as if chains were stationary and the mean map $A$ acted alone.
+
+        Total moments become $\sum_k A^k Y (A^k)^T = \prod_j (1 + A^{2^j} \otimes A^{2^j})\, Y$. What is missing, noise
+        and correlations, is small in one round and large over all of them, so that solving for the rest takes few
+        iterations where the step size is small.
+        """
+        N, weights = self.dim + 1, base[:, -1:, -1:]
+        if self._matrix is not None:
+            return lambda values: values
+        means = [np.outer(unit, np.eye(N)[-1]) for unit in np.eye(N)[:-1]]
+        A = np.stack([self.total(self.round(weights * (Y + Y.T)))[:-1, -1] for Y in means], axis=1)
+        powers = []
+        while np.abs(A).max() > NEGLIGIBLE and len(powers) < DOUBLINGS:
+            powers.append(_bordered(A))
+            A = A @ A
+        if len(powers) == DOUBLINGS:  # the mean does not settle in a foreseeable number of rounds
+            return lambda values: values
+
+        def summed(values: np.ndarray) -> np.ndarray:
+            blocks = np.zeros(entries.shape)
+            blocks[entries] = values
+            blocks = _mirrored(blocks)
+            Y = total = self.total(blocks)
+            for power in powers:
+                Y = Y + power @ Y @ power.T
+            return (blocks + weights * (Y - total))[entries]
+
+        return summed
 
     @functools.cached_property
     def _square_radius(self) -> float:
@@ -310,6 +342,11 @@ class MomentLaw(AbstractSteppedLaw):
         total = self.total(blocks)
         mean = total[:-1, -1]
         return Moments(mean, total[:-1, :-1] - np.outer(mean, mean))
+
+
+def _bordered(A: np.ndarray) -> np.ndarray:
+    """Returns the map of $(e, 1)$ that is `A` on $e$."""
+    return np.pad(A, ((0, 1), (0, 1))) + np.diag(np.eye(len(A) + 1)[-1])
 
 
 def _entries(blocks: np.ndarray, which: Callable) -> np.ndarray:
