@@ -51,6 +51,7 @@ LONG = {
     "docs/theory/extrapolation.md",
     "docs/theory/mixing.md",
     "docs/theory/one-exchange.md",
+    "docs/theory/one-law.md",
     "docs/theory/participation.md",
     "docs/theory/predict.md",
     "docs/theory/variants.md",

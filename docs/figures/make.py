@@ -214,6 +214,7 @@ RECIPES: tuple[Recipe, ...] = (
     Page("docs/how-to/live-environments.md", _same("live-policy.png")),
     Page("docs/reference/environments.md", _same("lakes.png")),
     Page("docs/theory/mixing.md", _same("mixing.png")),
+    Page("docs/theory/one-law.md", _same("one_law.png")),
     Page("docs/theory/step-sizes.md", _same("step_sizes.png")),
     Page("docs/tutorials/for-a-class.md", _same("for_a_class.png")),
     Page(
