@@ -394,8 +394,10 @@ def test_wrong_arguments_are_named():
         estimate(problem, samples=100, lags=100)
     with pytest.raises(ValueError, match=r"`theta` must be shaped like the parameter, \(4,\)"):
         estimate(problem, theta=np.zeros(3))
-    with pytest.raises(ValueError, match=r"record has 500 observations per agent, too few for 8 pieces of 100"):
-        estimate(problem.replay(recorded))
+    with pytest.raises(ValueError, match=r"record has 500 observations per agent, too few for 20 pieces of 33"):
+        estimate(problem.replay(recorded), replications=20)
+    with pytest.raises(ValueError, match=r"record has 500 .* `burn_in` discards 401. At least 100 are needed"):
+        estimate(problem.replay(recorded), burn_in=401)
     with pytest.raises(ValueError, match=r"record has 500 observations per agent, too few for 2 pieces of 300"):
         estimate(problem.replay(recorded), samples=300, replications=2)
     with pytest.raises(ValueError, match=r"`iid`: Drift cannot sample from its stationary distribution. Override"):

@@ -298,6 +298,50 @@ def test_intervals_from_samples_of_slow_chains_contain_the_exact_floor():
     assert not any(silent)
 
 
+def recorded(problem, length, rng):
+    """The problem as known from a record of its chains, which begin in their stationary distributions."""
+    chain = problem.agents.source
+    states = [[rng.choice(len(pi), p=pi)] for pi in chain.stationary]
+    for path, P in zip(states, np.asarray(chain.transition), strict=True):
+        for _ in range(length - 1):
+            path.append(rng.choice(len(P), p=P[path[-1]]))
+    return problem.replay(np.array(states))
+
+
+def test_a_record_of_137_observations_has_a_prediction_with_an_interval_and_one_of_99_says_what_is_missing():
+    problem, rng = switching(0.3, 1, np.random.default_rng(0)), np.random.default_rng(0)
+    with pytest.warns(UserWarning, match="45 steps are too few for their correlation.*Use more steps, or a longer"):
+        found = predict(recorded(problem, 137, rng), fh.SA(0.01))
+    low, high = found.interval
+    assert low < predict(problem, fh.SA(0.01)).floor < high < 4 * found.floor
+    assert f"interval {low:.3g} to {high:.3g})" in repr(found)
+    with pytest.raises(ValueError, match="record has 99 observations per agent, and at least 100 are needed"):
+        predict(recorded(problem, 99, rng), fh.SA(0.01))
+
+
+@pytest.mark.filterwarnings("ignore:.*steps are too few")
+def test_a_record_without_noise_is_not_taken_for_a_stream_without_noise():
+    problem = switching(0.01, 1, np.random.default_rng(0))
+    with pytest.warns(PredictionWarning, match="The floor of SA is 0 if there is no noise: the samples contain none"):
+        assert predict(problem.replay(np.zeros((1, 137), int)), fh.SA(0.01)).floor == 0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_intervals_from_short_records_contain_the_exact_floor():
+    """At least 90 %, on three states in two dimensions."""
+    rng, covered = np.random.default_rng(5), []
+    for seed, laziness, M in itertools.product(range(15), (0.0, 0.8), (1, 3)):
+        problem = finite_sum.random(M, 3, 2, key=seed, laziness=laziness)
+        found = predict(recorded(problem, 137, rng), fh.LocalSA(0.02, local_steps=3))
+        if found.stable:
+            covered.append(
+                found.interval[0] < predict(problem, fh.LocalSA(0.02, local_steps=3)).floor < found.interval[1]
+            )
+    assert len(covered) >= 50
+    assert np.mean(covered) >= 0.9
+
+
 def test_rounding_does_not_grow_on_the_way_to_the_floor():
     """A large server step: what second moments differ from their transposes grew threefold a round."""
     problem = td.random(8, 6, 3, key=0, laziness=0.4)

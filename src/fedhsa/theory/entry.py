@@ -207,6 +207,8 @@ def _doubts(found: Prediction) -> Iterator[str]:
             "given. Use a smaller step size."
         )
     affine = law.law if isinstance(law, CurvedLaw) else found
+    if found.stable and found.basis == "samples" and found.noise_variance == 0:
+        yield f"The floor of {name} is 0 if there is no noise: the samples contain none. More of them would tell."
     if found.stable and found.basis == "samples" and found.left_out > MUCH:
         yield (
             f"The floor of {name} may be off by {found.left_out:.0%}, which its interval includes: predictions from "

@@ -253,7 +253,10 @@ class Prediction:
             return "none: the error goes to 0"
         bias = 100 * float(self.bias @ self.bias) / self.floor
         parts = f"{bias:.3g}{FIXED}% squared bias, {100 - bias:.3g}{FIXED}% noise"
-        return f"mean-square error {self.floor:.3g}: {parts}"
+        within = (
+            "" if self.interval is None else f" (95{FIXED}% interval {self.interval[0]:.3g} to {self.interval[1]:.3g})"
+        )
+        return f"mean-square error {self.floor:.3g}{within}: {parts}"
 
     def __repr__(self):
         return self._table().text()

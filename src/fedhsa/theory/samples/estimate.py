@@ -21,6 +21,8 @@ from . import long_run
 from .long_run import Interval, jackknife
 
 DEFAULT_SAMPLES = 10_000
+REPLICATIONS, FEW = 8, 3
+"""The numbers of replications, and of pieces of a record that is too short for as many."""
 BURN_IN = 1 / 10  # of the samples, if a source cannot start in its stationary distribution
 ARRAYS = ("theta", "jacobians", "residuals", "long_run", "lagged", "slopes")
 CHUNK = 1024
@@ -117,7 +119,7 @@ def estimate(
     problem: Problem,
     *,
     samples: int | None = None,
-    replications: int = 8,
+    replications: int | None = None,
     key: SeedLike = 0,
     theta: Any = None,
     lags: int | None = None,
@@ -131,7 +133,8 @@ def estimate(
 
     - `problem`: the problem.
     - `samples`: the number of observations per agent and replication. Default: 10 000, or the whole record.
-    - `replications`: the number of independent repetitions, at least 2; 8 or more give short intervals.
+    - `replications`: the number of independent repetitions, at least 2. Default: 8, or 3 for a record of fewer than 800
+      observations: of the numbers that were tried, the largest whose intervals kept their level there.
     - `key`: an int or a JAX key. The observations differ from those of `simulate` with the same key.
     - `theta`: None estimates at `problem.theta_star`, taken as the root. A parameter of the same shape starts Newton's
       method, and each replication finds the root of its own sample average. Pass it if the root is unknown, so that the
@@ -143,8 +146,8 @@ def estimate(
     The bandwidth is `long_run.choose_bandwidth` of the noise $\epsilon_i$ together with $\tilde A_i u$ in a random
     direction $u$, over all replications, since the noise alone may be uncorrelated although the chain mixes slowly.
 
-    Raises `ValueError` if a record is too short or an operator is not finite. Warns if a trajectory is worth fewer than
-    50 independent samples.
+    Raises `ValueError` if a record has fewer than 100 observations or an operator is not finite. Warns if a trajectory
+    is worth fewer than 50 independent samples.
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=2, num_states=5, dim=2)
@@ -153,9 +156,9 @@ def estimate(
         True
     """
     check_exogenous(problem)
-    R = _check.count("replications", replications, least=2, remedy="Intervals require repetitions.")
     with precision():
-        stream = _open(problem, _plan(tree.take(problem.agents.source, 0), samples, R, burn_in), key)
+        stream = _open(problem, _plan(tree.take(problem.agents.source, 0), samples, replications, burn_in), key)
+        R = stream.plan.replications
         if lags is not None:
             _check.number("lags", _check.count("lags", lags, least=0), most=stream.plan.samples - 1)
         start = problem.root if theta is None else tree.ravel_like("theta", theta, problem.like)
@@ -185,27 +188,37 @@ def _open(problem: Problem, plan: _Plan, key: SeedLike) -> _Stream:
     return _Stream(tree.to_device(problem.flat_agents, "float64"), keys, direction, plan)
 
 
-def _plan(source: AbstractSource, samples: int | None, replications: int, burn_in: int | None) -> _Plan:
+def _plan(source: AbstractSource, samples: int | None, replications: int | None, burn_in: int | None) -> _Plan:
     least = long_run.LEAST_SAMPLES
-    if samples is not None:
-        _check.count("samples", samples, least=least, remedy="Correlations cannot be estimated from fewer.")
+    if replications is not None:
+        _check.count("replications", replications, least=2, remedy="Intervals require repetitions.")
     if burn_in is not None:
         _check.count("burn_in", burn_in, least=0)
     # A record that repeats has no end, but it contains no further information.
     length = tree.leading_axis(source.observations) if isinstance(source, Replay) else source.length
+    if samples is not None:
+        fewest = least if length is None else least // FEW
+        _check.count("samples", samples, least=fewest, remedy="Correlations cannot be estimated from fewer.")
     if length is None:
         samples = DEFAULT_SAMPLES if samples is None else samples
         stationary = burn_in is None and type(source).sample is not AbstractSource.sample
-        default = 0 if stationary else math.ceil(BURN_IN * samples)
-        return _Plan(samples, replications, default if burn_in is None else burn_in, stationary, record=False)
-    burn_in = burn_in or 0
-    samples = max(least, (length - burn_in) // replications) if samples is None else samples
-    if samples * replications + burn_in > length:
+        burn_in = (0 if stationary else math.ceil(BURN_IN * samples)) if burn_in is None else burn_in
+        return _Plan(samples, replications or REPLICATIONS, burn_in, stationary, record=False)
+    left = length - (burn_in or 0)
+    if left < least:
         raise ValueError(
-            f"The record has {length} observations per agent, too few for {replications} pieces of {samples}. "
-            "Use fewer `replications`, fewer `samples` or a longer record."
+            f"The record has {length} observations per agent"
+            + (f", of which `burn_in` discards {burn_in}. At least" if burn_in else ", and at least")
+            + f" {least} are needed to estimate correlations. Use a longer record."
         )
-    return _Plan(samples, replications, burn_in, stationary=False, record=True)
+    pieces = replications or (REPLICATIONS if left >= REPLICATIONS * least else FEW)
+    samples = left // pieces if samples is None else samples
+    if samples * pieces > left or samples < least // FEW:
+        raise ValueError(
+            f"The record has {length} observations per agent, too few for {pieces} pieces of "
+            f"{max(samples, least // FEW)}. Use fewer `replications`, fewer `samples` or a longer record."
+        )
+    return _Plan(samples, pieces, burn_in or 0, stationary=False, record=True)
 
 
 def _one_agent(stream: _Stream, i: int, thetas: np.ndarray, lags: int | None) -> Estimates:
@@ -214,14 +227,14 @@ def _one_agent(stream: _Stream, i: int, thetas: np.ndarray, lags: int | None) ->
     block, *seen = _observe(stream, index, points)
     values, probe, jacobian = tree.to_host(seen)
     long_run.check_finite(f"agent {i}", values, jacobian)
-    noise = values - values.mean((0, 1))  # the mean over all replications causes the least bias of products
+    noise = long_run.centred(values)
     bandwidth = long_run.choose_bandwidth(np.concatenate([values, probe], axis=-1))
     covariance = long_run.smooth_covariance(noise, bandwidth)
     K = math.ceil(bandwidth / 2) if lags is None else lags
     room = 1 << K.bit_length()  # compiled for powers of two, run for the actual number of lags
     sums = _lagged_sums(stream.agents, index, points, jnp.asarray(noise), jnp.asarray(K), block, room)
     lagged = long_run.lagged_means(np.asarray(sums)[:, : K + 1], jacobian.mean(0), noise)
-    slopes = long_run.smooth_covariance(probe - probe.mean((0, 1)), bandwidth) / float(jnp.sum(stream.direction**2))
+    slopes = long_run.smooth_covariance(long_run.centred(probe), bandwidth) / float(jnp.sum(stream.direction**2))
     common = np.asarray(bandwidth), np.asarray(long_run.effective_samples(noise, covariance))
     return Estimates(thetas, jacobian, values.mean(1), covariance, lagged, slopes, *common)
 

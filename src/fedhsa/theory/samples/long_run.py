@@ -12,7 +12,7 @@ from ... import _check
 
 KERNELS = ("quadratic-spectral", "bartlett")
 LEAST_SAMPLES = 100
-"""The shortest series from which a bandwidth can be estimated."""
+"""The fewest steps, in all repetitions, from which a bandwidth can be estimated."""
 LEAST_EFFECTIVE = 50.0
 """The number of effective samples below which an estimate depends mostly on the kernel."""
 BANDWIDTH_CAP = 1 / 8
@@ -125,6 +125,12 @@ def _prewhiten(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return fit, x[..., 1:, :] - x[..., :-1, :] @ fit.T
 
 
+def centred(x: np.ndarray) -> np.ndarray:
+    """Returns series `(repeats, n, d)` minus their common mean, which is exactly zero for constants."""
+    away = x - x.mean((0, 1))  # the mean over all repetitions causes the least bias of products
+    return np.where(abs(away).max((0, 1)) > 1e-12 * abs(x).max((0, 1)), away, 0.0)
+
+
 def effective_samples(x: np.ndarray, long_run: np.ndarray) -> float:
     """Returns the number of independent samples with the same accuracy of the mean, for the slowest component."""
     variance = x.var(-2).reshape(-1, x.shape[-1]).mean(0)
@@ -141,7 +147,7 @@ def warn_if_short(what: str, n: int, bandwidths: np.ndarray, effective: np.ndarr
         warnings.warn(
             f"{n} steps are too few for their correlation: those of {what} {worst} are worth about "
             f"{effective[worst]:.0f} independent ones, so its long-run covariance is uncertain and likely too small. "
-            f"Use more steps ({int(short.sum())} of {len(short)} {what}s need them) or, for a record, fewer pieces.",
+            f"Use more steps, or a longer record ({int(short.sum())} of {len(short)} {what}s need them).",
             stacklevel=3,
         )
 
@@ -214,7 +220,7 @@ def jackknife(whole: Any, others: Sequence[Any], level: float) -> Interval:
 
 def _as_series(series: Any) -> np.ndarray:
     x = _check.array("series", series, ("repeats", "time", "d") if np.ndim(series) == 3 else ("time", "d"))
-    if x.shape[-2] < LEAST_SAMPLES:
+    if math.prod(x.shape[:-1]) < LEAST_SAMPLES * (1 - 1 / 50):  # pieces of a record leave out a remainder
         raise ValueError(f"`series` must have at least {LEAST_SAMPLES} steps, got shape {x.shape}. Record more.")
     return x
 
