@@ -354,7 +354,7 @@ def test_a_run_goes_on_without_an_actor_that_cannot_be_started_and_with_it_when_
         time.sleep(0.1)
 
     config = {"needs": str(needed), "needing": [4]}
-    result = run(OWN, 250, tmp_path / "run", missing=Missing("skip", patience=20), config=config, watch=watch)
+    result = run(OWN, 250, tmp_path / "run", missing=Missing("skip", patience=40), config=config, watch=watch)
     agents = result.records["agents"][0]
     assert agents[1:4].tolist() == [5, 5, 5]
     assert agents[4:].min() < 5
