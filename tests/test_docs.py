@@ -54,6 +54,7 @@ LONG = {
     "docs/theory/one-law.md",
     "docs/theory/participation.md",
     "docs/theory/predict.md",
+    "docs/theory/step-sizes.md",
     "docs/theory/variants.md",
     "docs/tutorials/control.md",
     "docs/tutorials/for-a-class.md",

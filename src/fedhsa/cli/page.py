@@ -131,10 +131,11 @@ def _rows(analysis: Analysis) -> list[tuple[str, Callable[[Prediction], str]]]:
     ]
     target = analysis.settings.target
     if target is not None:
+        reach = {id(p): p.reach(target) for p in analysis.available.values()}
         rows += [
-            (f"rounds to {target:g}", lambda p: plain(p.reach(target).rounds, infinite="never")),
-            ("   observations, all agents", lambda p: plain(p.reach(target).samples, infinite="never")),
-            ("   traffic, all agents", lambda p: traffic(p.reach(target).bytes)),
+            (f"rounds to {target:g}", lambda p: plain(reach[id(p)].rounds, infinite="never")),
+            ("   observations, all agents", lambda p: plain(reach[id(p)].samples, infinite="never")),
+            ("   traffic, all agents", lambda p: traffic(reach[id(p)].bytes)),
         ]
     return rows
 

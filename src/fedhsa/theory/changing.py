@@ -12,13 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.interpolate import BarycentricInterpolator
 
+from .. import _check
 from .._types import precision
 from ..algorithms import AbstractAlgorithm
 from ..algorithms.schedules import AbstractSchedule, PerBlock
 from ..problems import AbstractAgent, Problem
 from ..sources import AbstractSource
 from .laws.moments import AbstractLaw, AbstractSteppedLaw, Steps
-from .maps.rounds import local_rule
+from .maps.rounds import local_rule, start_error
 from .prediction import LONGEST, Prediction, known_of, undecided
 from .stability import with_step
 
@@ -276,8 +277,9 @@ class ChangingPrediction(Prediction):
     def rounds_to(self, target, theta=None):
         if self.settles:
             return super().rounds_to(target, theta)
-        below = self.error(LONGEST, theta) <= target
-        return int(np.argmax(below)) if below.any() else math.nan
+        _check.number("target", target, above=0.0)
+        path = self.law.path(start_error(self.problem, theta), LONGEST)
+        return next((t for t, moments in enumerate(path) if moments.square <= target), math.nan)
 
     def _rate_in_words(self):
         return super()._rate_in_words() if self.settles else "decreases with the step size"
