@@ -73,7 +73,7 @@ def test_a_node_killed_in_the_middle_changes_nothing(nodes, tmp_path):
 
 
 def test_a_node_that_stays_away_is_skipped_and_takes_part_again_after_it_returns(nodes, tmp_path):
-    app = app_for(nodes, tmp_path, rounds=2, missing=Missing("skip", patience=30))
+    app = app_for(nodes, tmp_path, rounds=2, missing=Missing("skip", patience=15))
     assert nodes.run(app) == 0
     nodes.stop_node(2)
     assert nodes.run(app, {"resume": True, "rounds": 4}) == 0
@@ -104,7 +104,7 @@ def test_a_run_whose_superlink_was_killed_goes_on_in_a_new_run_with_nodes_that_s
 
 
 def test_stock_supernodes_give_the_same_numbers_also_when_one_is_killed(tmp_path):
-    plan = TD.replace(num_agents=2)  # Flower starts a process for every message
+    plan = TD.replace(num_agents=2, algorithm="LocalSA")  # Flower starts a process for every message
     with network.Network(2, logs=tmp_path / "logs", stock=True) as nodes:
 
         def watch(line: str) -> None:
