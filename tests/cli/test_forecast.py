@@ -155,7 +155,7 @@ def test_a_manifest_does_not_search_for_the_largest_stable_step(monkeypatch):
     monkeypatch.setattr(fedhsa.theory.Prediction, "max_step_size", property(lambda self: pytest.fail("a search")))
     problem = fedhsa.problems.quadratic.random(num_agents=2, dim=2)
     found = forecast.Forecast(problem, {"FedHSA": fedhsa.FedHSA(0.1, local_steps=4)}).predictions()
-    words = forecast.in_words(found)["FedHSA"]
+    words = forecast.for_manifest(found)["FedHSA"]
     assert words["stable"]
     assert not words.keys() & {"max_step_size", "max_local_steps"}
 

@@ -168,8 +168,8 @@ def out_of_reach(name: str, prediction: Prediction, target: float) -> str:
     )
 
 
-def in_words(predictions: Mapping[str, Prediction]) -> dict[str, dict[str, Any]]:
-    """Returns predictions for the manifest by name, without the largest stable steps, which take a search."""
+def for_manifest(predictions: Mapping[str, Prediction]) -> dict[str, dict[str, Any]]:
+    """Returns predictions as JSON values by name, without the largest stable steps, which take a search."""
     with np.errstate(all="ignore"):
         return {name: prediction.to_dict(limits=False) for name, prediction in predictions.items()}
 

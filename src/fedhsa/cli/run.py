@@ -76,7 +76,7 @@ def _run(settings: RunSettings, command: str, console: Console, peers: Peers) ->
                 title=title(settings, problem),
                 theory=theory,
                 theory_label=label,
-                predictions=forecast.in_words(predictions),
+                predictions=forecast.for_manifest(predictions),
                 formats=settings.format,
                 **settings.drawing,
             )

@@ -18,7 +18,7 @@ DENSE, CHUNK = 300, 64
 KRYLOV, FOLLOWED = 60, 3000
 """The number of rounds followed one by one before the rest is extrapolated, without and with a matrix."""
 NEGLIGIBLE, DOUBLINGS = 1e-3, 40
-"""The size below which the effect of a power of the mean map is neglected, and the largest power as one of two."""
+"""The size below which a power of the mean map is neglected, and the most times that its exponent is doubled."""
 
 
 class Steps(NamedTuple):

@@ -134,7 +134,7 @@ def estimate(
     - `problem`: the problem.
     - `samples`: the number of observations per agent and replication. Default: 10 000, or the whole record.
     - `replications`: the number of independent repetitions, at least 2. Default: 8, or 3 for a record of fewer than 800
-      observations: of the numbers that were tried, the largest whose intervals kept their level there.
+      observations, of which more pieces gave intervals that were too short.
     - `key`: an int or a JAX key. The observations differ from those of `simulate` with the same key.
     - `theta`: None estimates at `problem.theta_star`, taken as the root. A parameter of the same shape starts Newton's
       method, and each replication finds the root of its own sample average. Pass it if the root is unknown, so that the

@@ -220,7 +220,8 @@ def jackknife(whole: Any, others: Sequence[Any], level: float) -> Interval:
 
 def _as_series(series: Any) -> np.ndarray:
     x = _check.array("series", series, ("repeats", "time", "d") if np.ndim(series) == 3 else ("time", "d"))
-    if math.prod(x.shape[:-1]) < LEAST_SAMPLES * (1 - 1 / 50):  # pieces of a record leave out a remainder
+    repeats = math.prod(x.shape[:-2])
+    if repeats * (x.shape[-2] + 1) - 1 < LEAST_SAMPLES:  # pieces of a record may have left out a remainder
         raise ValueError(f"`series` must have at least {LEAST_SAMPLES} steps, got shape {x.shape}. Record more.")
     return x
 
