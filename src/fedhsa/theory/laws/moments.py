@@ -17,8 +17,9 @@ DENSE, CHUNK = 300, 64
 """The number of moments up to which a round is a matrix, and the number of columns computed at a time."""
 KRYLOV, FOLLOWED = 60, 3000
 """The number of rounds followed one by one before the rest is extrapolated, without and with a matrix."""
-NEGLIGIBLE, DOUBLINGS = 1e-3, 40
-"""The size below which a power of the mean map is neglected, and the most times that its exponent is doubled."""
+NEGLIGIBLE, HUGE, DOUBLINGS = 1e-3, 1e100, 40
+"""The size below which a power of the mean map is neglected, that at which it diverges, and the most times that its
+exponent is doubled."""
 
 
 class Steps(NamedTuple):
@@ -274,10 +275,10 @@ class MomentLaw(AbstractSteppedLaw):
         means = [np.outer(unit, np.eye(N)[-1]) for unit in np.eye(N)[:-1]]
         A = np.stack([self.total(self.round(weights * (Y + Y.T)))[:-1, -1] for Y in means], axis=1)
         powers = []
-        while np.abs(A).max() > NEGLIGIBLE and len(powers) < DOUBLINGS:
+        while NEGLIGIBLE < np.abs(A).max() < HUGE and len(powers) < DOUBLINGS:
             powers.append(_bordered(A))
             A = A @ A
-        if len(powers) == DOUBLINGS:  # the mean does not settle in a foreseeable number of rounds
+        if not np.abs(A).max() <= NEGLIGIBLE:  # the mean does not settle, or not in a foreseeable number of rounds
             return lambda values: values
 
         def summed(values: np.ndarray) -> np.ndarray:
