@@ -78,7 +78,7 @@ def test_two_processes_give_the_numbers_of_one_and_it_goes_on_from_their_checkpo
 
 @pytest.mark.slow
 def test_seeds_and_agents_that_do_not_divide_give_the_same_numbers(tmp_path):
-    tasks = [task(method, seeds) for method in METHODS for seeds in (3, 1)]
+    tasks = [task(method, seeds) for method, seeds in zip(METHODS, (3, 1, 1, 3), strict=True)]
     together(4, tmp_path, tasks)
     for number, one in enumerate(tasks):
         equal(tmp_path, 4, number, do(**one))
@@ -89,14 +89,13 @@ def test_any_number_of_processes_resumes_a_checkpoint(tmp_path):
     def on(rounds, **options):
         return [task(m, s, rounds, checkpoint=str(tmp_path / f"{m}-{s}"), **options) for m, s in kinds]
 
-    kinds = [("memories", 5), ("memories", 1), ("sampling", 3)]
+    kinds = [("memories", 1), ("sampling", 3)]
     together(2, tmp_path, on(6))
     for one in on(9, resume=True):
         do(**one)
     together(4, tmp_path, on(13, resume=True))
-    together(2, tmp_path, on(20, resume=True))
     for number, (method, seeds) in enumerate(kinds):
-        equal(tmp_path, 2, number, do(method, seeds, 20))
+        equal(tmp_path, 4, number, do(method, seeds, 13))
 
 
 @pytest.mark.slow
