@@ -121,7 +121,7 @@ def test_powers_of_matrices_without_eigenvectors_are_taken_of_the_matrices():
     A = np.array([[[-1.0, 1.0], [0.0, -1.0]], [[-0.1, 0.0], [0.5, -0.1]]])
     rule = LocalRule(0.4, 7, 0.9, 0.5)
     maps = ManyRoundMaps(A, rule)
-    assert not maps.spectral
+    assert maps.modes is None
     for H, found in zip((1, 30), maps(0.4, np.array([1, 30])), strict=True):
         np.testing.assert_allclose(found, rule._replace(local_steps=H).transition(A), rtol=1e-12)
 

@@ -1,9 +1,10 @@
 """Limits of stability: the largest stable step size, and the largest stable number of local steps."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -27,8 +28,6 @@ START, SMALLEST, LARGEST = 5e-3, 1e-12, 1e8
 MOST_LOCAL_STEPS = 2**29
 MOST_CARRIED = 256
 """The largest size of a carried state for which the largest step size is searched."""
-ROOM = 2**22
-"""The number of complex numbers in memory at a time."""
 TRUSTED = 1e4
 """The condition number of the eigenvectors up to which powers are computed from eigenvalues."""
 COARSE, BELOW, ABOVE = 8, 1e-2, 10.0
@@ -211,7 +210,7 @@ def first_crossing(
     and `each` is the number of multiplications for one.
     """
     size = H * np.linalg.norm(A, 2, axis=(1, 2)).max()
-    per_decade = int(np.clip(WORK / (4 * max(each, 1.0)), FEWEST, PER_DECADE))
+    per_decade = _per_decade(each)
     if not size > 0:
         return Limit(0.0, "mean", "no step at all: the operators do not depend on the parameter")
 
@@ -244,11 +243,11 @@ def first_crossing(
 def largest_local_steps(A: np.ndarray, rule: LocalRule) -> Limit:
     """Computes `max_local_steps` of a local rule on operators with the Jacobians `A`."""
     maps, before, scanned = ManyRoundMaps(A, rule), 0, "no number at all"
-    every = int(np.clip(WORK / maps.work, ONE_BY_ONE, EVERY))
-    for numbers in _numbers(every, rule.local_steps):
+    every, per_decade = int(np.clip(WORK / maps.work, ONE_BY_ONE, EVERY)), _per_decade(maps.work)
+    for numbers in _numbers(every, per_decade, rule.local_steps):
         scanned = f"every number up to {min(every, numbers[-1]):,}"
         if numbers[-1] > every:
-            scanned += f", then {PER_DECADE} a decade up to {numbers[-1]:,}"
+            scanned += f", then {per_decade} a decade up to {numbers[-1]:,}"
         bad = excess(maps(rule.step_size, numbers)) >= 0
         if bad.any():
             k = int(np.argmax(bad))
@@ -264,15 +263,61 @@ def largest_local_steps(A: np.ndarray, rule: LocalRule) -> Limit:
     return Limit(math.inf, "mean", scanned)
 
 
-def _numbers(every: int, own: int) -> Iterator[np.ndarray]:
+def _per_decade(each: float) -> int:
+    """Returns how many settings are tried per decade if each takes this number of multiplications."""
+    return int(np.clip(WORK / (4 * max(each, 1.0)), FEWEST, PER_DECADE))
+
+
+def _numbers(every: int, per_decade: int, own: int) -> Iterator[np.ndarray]:
     """Yields numbers of local steps in batches: first every number, then a fixed number per decade."""
-    further = every * 10 ** (np.arange(1, math.log10(MOST_LOCAL_STEPS / every) * PER_DECADE) / PER_DECADE)
+    further = every * 10 ** (np.arange(1, math.log10(MOST_LOCAL_STEPS / every) * per_decade) / per_decade)
     numbers = np.unique([*range(1, every + 1), *further.astype(int), own])
     at = 0
     while at < len(numbers):  # small batches first, since an unstable method is usually unstable with few local steps
         size = min(max(ONE_BY_ONE, at), 2 * ONE_BY_ONE)
         yield numbers[at : at + size]
         at += size
+
+
+class Eigenmodes(NamedTuple):
+    """The eigenvalues and eigenvectors of all agents' Jacobians; those of conjugate pairs are there once, and last."""
+
+    values: np.ndarray
+    """`(k,)`."""
+    left: tuple[np.ndarray, np.ndarray]
+    """The real parts, `(d, k)`, and the imaginary parts of those that are complex."""
+    right: tuple[np.ndarray, np.ndarray]
+    """The same, `(k, d)`, twice as large for conjugate pairs."""
+
+    def sum(self, functions: np.ndarray) -> np.ndarray:
+        """Returns the sum over agents of functions of their Jacobians, given by values at the eigenvalues, `(n, k)`."""
+        (re, im), (right, turned) = self.left, self.right
+        (d, k), real = re.shape, re.shape[1] - im.shape[1]
+        found, room = np.empty((len(functions), d, d)), np.empty((d, k))  # allocating it again would take longer
+        for at, f in enumerate(functions):
+            np.multiply(re, f.real, out=room)
+            room[:, real:] -= im * f.imag[real:]
+            found[at] = room @ right
+            if real < k:
+                found[at] -= (re[:, real:] * f.imag[real:] + im * f.real[real:]) @ turned
+        return found
+
+
+@functools.lru_cache(maxsize=1)
+def _eigenmodes(numbers: bytes, shape: tuple[int, int, int]) -> Eigenmodes | None:
+    """Returns the modes of the Jacobians in `numbers`, once for all limits; None if they are ill-conditioned."""
+    A = np.frombuffer(numbers).reshape(shape)
+    symmetric = np.array_equal(A, transpose(A))
+    values, V = np.linalg.eigh(A) if symmetric else np.linalg.eig(A)
+    if not (symmetric or np.linalg.cond(V).max() < TRUSTED):
+        return None
+    inverse = transpose(V) if symmetric else np.linalg.inv(V)
+    values, left, right = values.ravel(), np.moveaxis(V, 0, 1).reshape(shape[1], -1), inverse.reshape(-1, shape[2])
+    pairs = np.flatnonzero(values.imag > 0)
+    kept = np.concatenate([np.flatnonzero(values.imag == 0), pairs])
+    right = right[kept] * (1 + (values.imag[kept] > 0))[:, None]
+    ours = np.ascontiguousarray(left[:, kept].real), left[:, pairs].imag.copy()
+    return Eigenmodes(values[kept], ours, (right.real.copy(), right[len(kept) - len(pairs) :].imag.copy()))
 
 
 class ManyRoundMaps:
@@ -285,42 +330,30 @@ class ManyRoundMaps:
         self.A, self.rule, self.A_bar = A, rule, A.mean(0)
         M, d, _ = A.shape
         self.work = M * d**3 + 20 * d**3
-        symmetric = np.array_equal(A, transpose(A))
-        self.values, V = np.linalg.eigh(A) if symmetric else np.linalg.eig(A)
-        self.spectral = symmetric or bool(np.linalg.cond(V).max() < TRUSTED)
-        if self.spectral:
-            self.left = np.moveaxis(V, 0, 1).reshape(d, M * d)
-            self.right = (transpose(V) if symmetric else np.linalg.inv(V)).reshape(M * d, d)
+        self.modes = _eigenmodes(np.ascontiguousarray(A, float).tobytes(), A.shape)
 
     def __call__(self, steps: Any, numbers: Any) -> np.ndarray:
         """Returns the round maps `(n, d, d)` for `n` step sizes, numbers of local steps, or both."""
         steps, numbers = np.broadcast_arrays(np.asarray(steps, dtype=float), numbers)
-        if not self.spectral:
+        if self.modes is None:
             rules = [self.rule._replace(step_size=s, local_steps=int(H)) for s, H in zip(steps, numbers, strict=True)]
             return np.stack([rule.transition(self.A) for rule in rules])
-        chunk = max(1, ROOM // self.left.size)
-        parts = [slice(at, at + chunk) for at in range(0, len(steps), chunk)]
-        return np.concatenate([self._maps(steps[part], numbers[part]) for part in parts])
+        return self._maps(self.modes, steps, numbers)
 
-    def _maps(self, steps: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        eta, H, kappa = steps[:, None, None], numbers[:, None, None], self.rule.correction
+    def _maps(self, modes: Eigenmodes, steps: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        eta, H, kappa, identity = steps[:, None], numbers[:, None], self.rule.correction, np.eye(len(self.A_bar))
         moved = 0.0
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            z = eta * self.values
+            z = eta * modes.values
             powers = (1 + z) ** H
             if kappa > 0:
                 near = np.abs(H * z) < 1e-4  # where the quotient would cancel
                 series = H * (1 + (H - 1) / 2 * z * (1 + (H - 2) / 3 * z))
                 sums = np.where(near, series, (powers - 1) / np.where(near, 1.0, z))
-                moved = kappa * eta * self._average(sums) @ self.A_bar
+                moved = kappa / len(self.A) * modes.sum(eta * sums) @ self.A_bar
             if kappa < 1:
-                moved = moved + (1 - kappa) * (self._average(powers) - np.eye(len(self.A_bar)))
-            return np.eye(len(self.A_bar)) + self.rule.server_step * moved
-
-    def _average(self, functions: np.ndarray) -> np.ndarray:
-        """Averages a function of the agents' Jacobians, given its values at the eigenvalues."""
-        weights = functions.reshape(len(functions), 1, -1)
-        return np.real((self.left * weights) @ self.right) / len(self.A)
+                moved = moved + (1 - kappa) * (modes.sum(powers) / len(self.A) - identity)
+            return identity + self.rule.server_step * moved
 
 
 def excess(maps: np.ndarray) -> np.ndarray:

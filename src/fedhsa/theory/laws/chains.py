@@ -18,7 +18,7 @@ from .finite import finite_law
 from .moments import NotDerivedError, Radius, TooLargeError
 from .sites import SitesLaw, TwoSitesLaw, sites_law
 
-EACH, LONG = 2.0**25, 8
+EACH, LONG = 2.0**26, 8
 """The time of the pieces for another step size, in multiplications, and the number of observations in a round above
 which it grows with their number."""
 

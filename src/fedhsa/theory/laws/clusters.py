@@ -144,12 +144,16 @@ def _power(images: Sequence[np.ndarray], steps: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Agents:
-    """The different agents, the number of each, their local rule, and their mean rounds."""
+    """The different agents, the number of each, and their local rule."""
 
     edges: Edges
     counts: np.ndarray
     rule: LocalRule
-    means: Means
+
+    @functools.cached_property
+    def means(self) -> Means:
+        """The agents' mean rounds."""
+        return mean_rounds(self.edges, self.rule)
 
     @property
     def number(self) -> float:
@@ -197,7 +201,7 @@ def agents_of(edges: Edges, rule: LocalRule) -> Agents:
     """Returns the agents of a problem; with one local step the corrections average to zero."""
     rule = rule._replace(correction=0.0) if rule.local_steps == 1 else rule
     distinct, counts = edges.distinct()
-    return Agents(distinct, counts, rule, mean_rounds(distinct, rule))
+    return Agents(distinct, counts, rule)
 
 
 class Clusters:

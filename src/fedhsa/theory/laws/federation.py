@@ -16,9 +16,9 @@ import numpy as np
 from ..._linear import transpose
 from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
-from ..stability import with_step
+from ..stability import step_of, with_step
 from .field import field_radius
-from .finite import edges_of, finite_law
+from .finite import edges_of, finite_law, kinds_of
 from .moments import NotDerivedError, Steps
 from .pieces import MEAN, Call, Part, Pieces, Step, apply, derive
 
@@ -27,6 +27,8 @@ MATRIX = 700
 DRAWS, SOME, SEED = 3, 4, 0
 """The number of random rounds without a new direction after which the carried state is complete, the number of step
 sizes whose rounds reach what those of all step sizes do, and the seed of these rounds."""
+FACTORS = np.array([1.0, 0.37, 0.11])
+"""Step sizes relative to one, whose rounds reach what those of any step size do."""
 SMALL = 1e-9
 """The relative size below which a direction counts as rounding."""
 
@@ -333,6 +335,7 @@ class Federation:
         self.pieces, self.outcomes, self.name = pieces, outcomes, name
         self.num_agents, self.num_states, self.dim = len(outcomes.A), outcomes.A.shape[1], outcomes.A.shape[-1]
         self.into, self.out_of = coordinates or _coordinates([pieces], self.num_agents)
+        self._common: Coordinates | None = None
         self._walks: dict[Any, Walk] = {}
         self.extra, self.mixing = 0, None
         """The size of a running mean beside the state, and the map by which it moves after a round."""
@@ -352,8 +355,7 @@ class Federation:
         each = [tuple(id(way) for step in steps for way in step.parts[i]) for i in range(self.num_agents)]
         parts = np.array([each.index(ways) for ways in each])
         messages = [x for step in steps for x in (step.send, step.gather)]
-        rows = [x.reshape(self.num_agents, -1) for x in (*self.outcomes, parts, *messages)]
-        return np.unique(np.concatenate(rows, axis=1), axis=0, return_inverse=True)[1].ravel()
+        return kinds_of((*self.outcomes, parts, *messages))
 
     def sets(self, size: int) -> list[tuple[float, tuple[int, ...]]]:
         """Returns one set of agents of this size for each combination of kinds, and how many there are of it."""
@@ -406,11 +408,16 @@ class Federation:
         weights = np.einsum("is,istu->ist", self.outcomes.stationary, self.outcomes.flow)
         A, g = (np.einsum("ist,ist...->i...", weights, x)[:, None, None] for x in (self.outcomes.A, self.outcomes.g))
         one = np.ones((self.num_agents, 1))
-        return Federation(self.pieces, Outcomes(one[..., None, None], A, g, one, one), self.name)
+        quiet = Outcomes(one[..., None, None], A, g, one, one)
+        return Federation(self.pieces, quiet, self.name, (self.into, self.out_of))
 
     def at(self, algorithm: AbstractAlgorithm) -> "Federation":
-        """Returns the same agents with another algorithm."""
-        return Federation(derive(algorithm, self.num_agents, self.dim), self.outcomes, self.name)
+        """Returns the same agents with another step size of their algorithm, in coordinates that serve all of them."""
+        if self._common is None:
+            steps = step_of(algorithm) * FACTORS
+            every = [derive(with_step(algorithm, step), self.num_agents, self.dim) for step in steps]
+            self._common = _coordinates(every, self.num_agents)
+        return Federation(derive(algorithm, self.num_agents, self.dim), self.outcomes, self.name, self._common)
 
     def family(self, algorithm: AbstractAlgorithm, steps: Sequence[Steps]) -> "list[Federation]":
         """Returns the same agents in rounds with other step sizes, all in the same coordinates."""

@@ -1,5 +1,6 @@
 """Agents on finite chains as arrays: the hidden kernel, and the operators on each of its edges."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -43,6 +44,13 @@ class FiniteLaw(NamedTuple):
         """Returns the stationary probabilities of `outcomes`, `(M, outcomes)`."""
         pi = self.chain.stationary
         return (pi[..., None] * self.chain.transition).reshape(len(pi), -1) if self.pairs else pi
+
+
+def kinds_of(parts: Iterable[np.ndarray]) -> np.ndarray:
+    """Returns a number for each agent, the same for agents whose arrays are equal; axis 0 is agents."""
+    rows = np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1) + 0.0  # there is only one zero
+    seen: dict[bytes, int] = {}  # much faster than sorting the rows
+    return np.array([seen.setdefault(row.tobytes(), len(seen)) for row in rows])
 
 
 def check_exogenous(problem: Problem) -> None:
@@ -140,8 +148,7 @@ class Edges(NamedTuple):
 
     def distinct(self) -> tuple["Edges", np.ndarray]:
         """Returns the different agents, and the number of each."""
-        rows = np.concatenate([part.reshape(len(part), -1) for part in self], axis=1)
-        _, first, counts = np.unique(rows, axis=0, return_index=True, return_counts=True)
+        _, first, counts = np.unique(kinds_of(self), return_index=True, return_counts=True)
         return self.take(first), counts.astype(float)
 
     def moved(self, X: np.ndarray) -> np.ndarray:

@@ -39,7 +39,7 @@ from ...problems import Problem
 from ..maps.rounds import RoundMap, check_reach, require_rule, require_stable
 from .finite import finite_law
 from .moments import AbstractLaw, Moments, Radius
-from .solve import radius
+from .solve import radius, slowest_square
 
 CHUNK = 2**18
 """The approximate largest size of the moments of agents that are processed together."""
@@ -520,7 +520,8 @@ class ManyAgentsLaw(AbstractLaw):
 
         if size <= DENSE:
             return radius(np.stack([round(unit) for unit in np.eye(size)], axis=1))
-        return radius(LinearOperator((size, size), matvec=round, dtype=np.float64))  # pyright: ignore[reportCallIssue]
+        near = self._state(np.pad(slowest_square(self.transition), (0, 1))).pack()[kept]
+        return radius(LinearOperator((size, size), matvec=round, dtype=np.float64), near)  # pyright: ignore[reportCallIssue]
 
     def _slowest(self) -> float:
         r"""Returns the larger factor of two: of the slowest mean mode, and of modes that noise amplifies."""

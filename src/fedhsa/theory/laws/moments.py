@@ -11,7 +11,7 @@ from scipy.sparse.linalg import LinearOperator
 
 from ...algorithms import AbstractAlgorithm
 from ..maps.rounds import require_stable
-from .solve import Part, arnoldi, fixed_point, radius
+from .solve import Part, arnoldi, fixed_point, radius, slowest_square
 
 DENSE, CHUNK = 300, 64
 """The number of moments up to which a round is a matrix, and the number of columns computed at a time."""
@@ -269,12 +269,9 @@ class MomentLaw(AbstractSteppedLaw):
         and correlations, is small in one round and large over all of them, so that solving for the rest takes few
         iterations where the step size is small.
         """
-        N, weights = self.dim + 1, base[:, -1:, -1:]
         if self._matrix is not None:
             return lambda values: values
-        means = [np.outer(unit, np.eye(N)[-1]) for unit in np.eye(N)[:-1]]
-        A = np.stack([self.total(self.round(weights * (Y + Y.T)))[:-1, -1] for Y in means], axis=1)
-        powers = []
+        weights, A, powers = base[:, -1:, -1:], self._mean_map, []
         while NEGLIGIBLE < np.abs(A).max() < HUGE and len(powers) < DOUBLINGS:
             powers.append(_bordered(A))
             A = A @ A
@@ -293,9 +290,20 @@ class MomentLaw(AbstractSteppedLaw):
         return summed
 
     @functools.cached_property
+    def _mean_map(self) -> np.ndarray:
+        """The map of the mean over a round of chains that are stationary before it."""
+        N = self.dim + 1
+        weights = self.begin(np.eye(N)[-1], stationary=True)[:, -1:, -1:]
+        means = [np.outer(unit, np.eye(N)[-1]) for unit in np.eye(N)[:-1]]
+        return np.stack([self.total(self.round(weights * (Y + Y.T)))[:-1, -1] for Y in means], axis=1)
+
+    @functools.cached_property
     def _square_radius(self) -> float:
-        base = self.begin(np.zeros(self.dim + 1))
-        return radius(self._part(_entries(base, lambda i, j: j < self.dim)))
+        base = self.begin(np.eye(self.dim + 1)[-1], stationary=True)
+        entries, near = _entries(base, lambda i, j: j < self.dim), None
+        if self._matrix is None:
+            near = (base[:, -1:, -1:] * np.pad(slowest_square(self._mean_map), (0, 1)))[entries]
+        return radius(self._part(entries), near)
 
     def mean_square_radius(self) -> Radius:
         return Radius(self._square_radius, "exact")

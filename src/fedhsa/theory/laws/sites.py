@@ -54,6 +54,11 @@ class SitesLaw(MomentLaw):
             return start
         return np.append(self.federation.start @ start[:-1], start[-1])
 
+    @functools.cached_property
+    def _mean_map(self):
+        transition, mixing = self.federation.mean_round()[0], self.federation.mixing
+        return transition if mixing is None else mixing[:-1, :-1] @ transition
+
     def round(self, blocks):
         after, mixing = self._turn(self.federation.rounds, blocks), self.federation.mixing
         return after if mixing is None else mixing @ after @ mixing.T
@@ -274,7 +279,7 @@ def _amplified(gaps: list[tuple[float, float]], law: EachSiteLaw | TwoSitesLaw) 
 def sites_law(problem: Problem, algorithm: AbstractAlgorithm, like: Federation | None = None) -> SitesLaw | TwoSitesLaw:
     """Returns the best fast law of an affine method on finite chains.
 
-    `like` is a federation of the same problem, whose outcomes are used again.
+    `like` is the federation of the same problem and algorithm with another step size.
 
     Raises `NotDerivedError` if its pieces cannot be derived, and `TooLargeError` if every law would take long.
     """
@@ -283,11 +288,14 @@ def sites_law(problem: Problem, algorithm: AbstractAlgorithm, like: Federation |
     assert law is not None
     if M > MOST_AGENTS or M * law.num_outcomes * problem.dim**2 > ROOM:
         raise TooLargeError(f"The law of {name} on this problem would take long.")
-    pieces = derive(algorithm, M, problem.dim)
-    try:
-        federation = Federation(pieces, outcomes_of(problem) if like is None else like.outcomes, name)
-    except NotDerivedError:
-        federation = Federation(pieces, outcomes_of(problem, by_state=True), name)
+    if like is not None:
+        federation = like.at(algorithm)
+    else:
+        pieces = derive(algorithm, M, problem.dim)
+        try:
+            federation = Federation(pieces, outcomes_of(problem), name)
+        except NotDerivedError:
+            federation = Federation(pieces, outcomes_of(problem, by_state=True), name)
     if federation.num_states == 1 or federation.work(M) <= PRODUCT:
         return EverySiteLaw(federation)
     if federation.work(1) * M > SITES:
