@@ -186,12 +186,20 @@ CHECKS = {
     "value_network.py": value_network,
 }
 """What a script must have done besides running, by its name."""
+FEWER = {"planets.py": ("SEEDS = 0.2, 50, 200, 50, 8", "SEEDS = 0.2, 50, 200, 50, 2")}
+"""Where two seeds show what eight do, and no page has the numbers."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", [path.name for path in sorted(EXAMPLES.glob("*.py"))])
 def test_every_example_runs_and_does_what_it_says(script, tmp_path):
-    command = [sys.executable, "-W", "error", str(EXAMPLES / script)]
+    path = EXAMPLES / script
+    if script in FEWER:
+        before, after = FEWER[script]
+        assert before in path.read_text()
+        path = tmp_path.with_suffix(".py")
+        path.write_text((EXAMPLES / script).read_text().replace(before, after))
+    command = [sys.executable, "-W", "error", str(path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()

@@ -302,9 +302,8 @@ def test_killing_a_process_in_any_phase_of_an_answer_changes_nothing(ray, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
-def test_killing_processes_at_random_moments_changes_nothing(seed, ray, tmp_path):
-    chance, done, killed = random.Random(seed), threading.Event(), []
+def test_killing_processes_at_random_moments_changes_nothing(ray, tmp_path):
+    chance, done, killed = random.Random(0), threading.Event(), []
 
     def kill():  # a limited number: on a busy machine an actor could else be killed before it has done anything
         while len(killed) < 6 and not done.wait(chance.uniform(0.0, 2.0)):
@@ -468,11 +467,10 @@ def test_nothing_is_left_of_a_private_ray_however_the_run_ends(how, code, room):
 def test_killing_the_driver_and_resuming_gives_the_same_theta(room, tmp_path):
     pytest.importorskip("ray")
     folder, killed = tmp_path / "run", []
-    for last in (2, 5):  # a user resumes before all processes of the killed driver are gone
-        with child(room, folder=folder, pause=0.1, rounds=1000, resume=last > 2) as process:
-            until_round(process, last)
-            killed += descendants(process)
-            process.kill()
+    with child(room, folder=folder, pause=0.1, rounds=1000) as process:
+        until_round(process, 5)
+        killed += descendants(process)
+        process.kill()  # and a user resumes before all of its processes are gone
     saved = Store(folder / "server.state").load()
     assert saved is not None
     reached = saved.header["round"]

@@ -30,6 +30,8 @@ PROBED = (0, 1, 8)
 """The numbers of rounds after which interpolated moments are compared with those of the law itself."""
 SAME, ALIKE = 1e-9, 1e-6
 """The largest relative difference between them, and between errors of methods that do the same."""
+FEWEST = 64
+"""The smallest number of rounds whose step sizes are computed together."""
 FAR, CONSTANT, SMALL, SMALLEST = 20, 1e-9, 1e-4, 1e-9
 """The power of 2 of the round whose step size is that of the long run; the relative change from there to twice as far
 above which there is no long run; the step size, relative to the first, at which stability is then judged; and the
@@ -185,8 +187,9 @@ def _numbers(state: Any) -> np.ndarray:
 
 def step_sizes(schedule: AbstractSchedule, rounds: int, first: int = 0) -> np.ndarray:
     """Returns the step sizes of some rounds."""
+    size = max(FEWEST, 2 ** (rounds - 1).bit_length())  # every other size would be compiled again
     with precision():
-        return np.asarray(jax.vmap(schedule)(first + jnp.arange(rounds)), float)
+        return np.asarray(jax.vmap(schedule)(first + jnp.arange(size)), float)[:rounds]
 
 
 class ScaledAgent(AbstractAgent):

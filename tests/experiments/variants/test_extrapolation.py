@@ -1,13 +1,12 @@
 """FedHSA extrapolated."""
 
-import json
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedhsa as fh
-from fedhsa.experiments.study.base import Outcome, Runner
+from fedhsa.experiments.study.base import Outcome
 from fedhsa.experiments.variants.extrapolation import TURN, Extrapolation, variance_ratio
 from fedhsa.theory import predict
 
@@ -98,11 +97,3 @@ def test_of_the_bias_of_an_operator_with_a_kink_more_than_half_is_left():
     # of the order of the square root of the step: 2 - sqrt(2) of it is left, up to the next order in the step
     assert left.mean() == pytest.approx(2 - np.sqrt(2), abs=3 * left.std() / 10 + 0.03)
     assert left.std() / 10 < 0.05
-
-
-@pytest.mark.slow
-def test_what_is_kept_on_disk_survives():
-    outcome = Extrapolation(seeds=4, copies=(1, 2), step_sweep=(0.05, 0.1), rounds=10).run(Runner())
-    assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
-    assert outcome.arrays["last"].shape == outcome.arrays["tail"].shape == (5, 2, 4)
-    assert outcome.arrays["bias"].shape == (5, 2, 4, 2)

@@ -1,13 +1,12 @@
 """FedHSA with one exchange."""
 
-import json
 
 import numpy as np
 import pytest
 
 import fedhsa as fh
 from fedhsa import theory
-from fedhsa.experiments.study.base import Outcome, Runner
+from fedhsa.experiments.study.base import Outcome
 from fedhsa.experiments.variants.contraction import one_exchange_map
 from fedhsa.experiments.variants.one_exchange import METHODS, ONE, TWO, OneExchange, first_order_bias
 
@@ -101,14 +100,3 @@ def test_the_late_bias_is_the_plain_one_without_what_the_correction_takes_off():
     problem = fh.problems.td.random(num_agents=3, num_states=4, dim=2, laziness=0.5)
     late = first_order_bias(problem, 0.1, 40, agents=3, late=True)  # forty steps are many mixing times
     np.testing.assert_allclose(late, theory.first_order_bias(problem, fh.LocalSA(0.1, local_steps=40)), rtol=1e-3)
-
-
-@pytest.mark.slow
-def test_what_is_kept_on_disk_survives():
-    study = OneExchange(
-        seeds=4, num_agents=2, dim=2, local_steps=(3,), parts=(0.1, 0.4), rounds=50, copies=1, td_rounds=20
-    )
-    outcome = study.run(Runner())
-    assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
-    assert outcome.arrays["FedHSA/floor"].shape == (2, 4)
-    assert outcome.arrays["FedHSA/bias"].shape == (4, 2)
