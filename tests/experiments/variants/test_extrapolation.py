@@ -1,6 +1,5 @@
 """FedHSA extrapolated."""
 
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

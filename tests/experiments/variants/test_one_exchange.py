@@ -1,6 +1,5 @@
 """FedHSA with one exchange."""
 
-
 import numpy as np
 import pytest
 
