@@ -14,7 +14,7 @@ from cases import CASES
 from fedhsa.theory import predict
 from fedhsa.theory.entry import PredictionWarning
 from fedhsa.theory.laws import curvature
-from fedhsa.theory.laws.curvature import CurvedLaw
+from fedhsa.theory.laws.curvature import BentLaw, CurvedLaw
 from theory import logistic_runs
 
 METHODS = {"FedHSA": fh.FedHSA, "LocalSA": fh.LocalSA}
@@ -201,3 +201,52 @@ def test_a_nonlinear_problem_with_too_many_observations_says_so(monkeypatch):
     ):
         prediction = predict(CASES["logistic"]().problem.iid(), fh.FedHSA(0.1, 4))
     assert np.isnan(prediction.left_out)
+
+
+# Any method.
+
+
+def test_what_is_affine_is_not_bent_for_any_method():
+    problem = fh.problems.finite_sum.random(2, 2, 1, laziness=0.5, key=3, eigenvalues=(0.5, 1.0))
+    hidden = fh.Problem(Disguised(problem.agents.source, problem.agents), problem.like, problem.theta_star)
+    for algorithm in (fh.SCAFFLSA(0.2, 3), fh.Lossy(fh.LocalSA(0.2, 2), 0.3)):
+        expected, found = predict(problem, algorithm), predict(hidden, algorithm)
+        assert isinstance(found.law, BentLaw)
+        assert found.floor == pytest.approx(expected.floor, rel=1e-6)
+        np.testing.assert_allclose(found.bias, expected.bias, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(found.curvature_bias, 0, atol=1e-7)
+        np.testing.assert_allclose(found.error(5), expected.error(5), rtol=1e-5)
+        assert found.mean_square_radius == pytest.approx(expected.mean_square_radius, rel=1e-6)
+        assert found.left_out < 1e-6
+
+
+def test_one_agent_is_bent_alike_by_two_laws():
+    """SCAFFLSA with one agent is SA, whose law follows the agent's spread through a round."""
+    problem = fh.problems.logistic.random(1, 3, 1, laziness=0.5, key=2)
+    by_field, by_exchanges = (predict(problem, method(0.1, 4)) for method in (fh.LocalSA, fh.SCAFFLSA))
+    assert (by_field.basis, by_exchanges.basis) == ("mean field", "linearised")
+    assert abs(by_field.curvature_bias[0]) > 0.02 * abs(by_field.bias[0])
+    np.testing.assert_allclose(by_exchanges.bias, by_field.bias, rtol=0.03)
+    assert by_exchanges.floor == pytest.approx(by_field.floor, rel=0.03)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [0.1, 0.4])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda step: fh.SCAFFOLD(step, 5),
+        lambda step: fh.Partial(fh.FedHSA(step, 5), fh.sampling.Bernoulli(0.5)),
+        lambda step: fh.ServerMomentum(fh.FedHSA(step, 5), 0.5),
+    ],
+    ids=["SCAFFOLD", "Partial", "ServerMomentum"],
+)
+def test_floors_of_any_method_are_those_of_simulation_or_carry_a_warning(make, step):
+    """Within 10 % and 3 standard errors."""
+    problem = fh.problems.logistic.random(4, 4, 2, laziness=0.5, key=1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", PredictionWarning)
+        prediction = predict(problem, make(step))
+    runs = fh.simulate(problem, make(step), rounds=600, seeds=256, theta=problem.theta_star).error[:, 200:].mean(1)
+    error = runs.std(ddof=1) / 16
+    assert caught or abs(prediction.floor - runs.mean()) < 0.1 * runs.mean() + 3 * error

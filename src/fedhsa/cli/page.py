@@ -21,6 +21,7 @@ BASES = {
     "pairs": "the law of each agent's chain and of every pair of them",
     "one site": "the law of each agent's chain among the averages of the others",
     "many agents": "the law of each agent's chain among the averages of the others, for large problems",
+    "linearised": "laws of agents' chains, with nonlinear operators averaged over the long run",
     "additive noise": "noise as it is on the path without noise",
     "samples": "to first order in the step, from samples",
 }

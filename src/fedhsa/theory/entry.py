@@ -66,8 +66,9 @@ def predict(
     for more than 64 sets of agents, the noise of Markov chains is evaluated at the root. For every other method whose
     rounds are affine, a class of your own included, the prediction contains the stability, rate and limit of the mean.
     Under additive VAR(1) noise it is complete, unless the method has a coin, its first round differs from the others,
-    or it carries more than 600 numbers. On finite chains the law is derived from the method's exchanges; for more than
-    64 agents or large chains the floor is given as if the noise were additive. For `Averaged`, `GeometricAverage` and
+    or it carries more than 600 numbers. On finite chains the law is derived from the method's exchanges, with nonlinear
+    operators averaged over the long run; for more than 64 agents or large chains the floor is given as if the noise
+    were additive, and if operators are not affine there is none. For `Averaged`, `GeometricAverage` and
     `RichardsonRomberg` around any of these, the prediction is for the reported parameter. Step sizes may follow
     any schedule; if they decrease for ever, there is an error curve and no floor.
 
@@ -206,7 +207,7 @@ def _doubts(found: Prediction) -> Iterator[str]:
             f"{radius.value:.4g} per round, but by {radius.highest:.4g} in the joint noise of all agents. No floor is "
             "given. Use a smaller step size."
         )
-    affine = law.law if isinstance(law, CurvedLaw) else found
+    affine = found if law.affine is law else law.affine
     if found.stable and found.basis == "samples" and found.noise_variance == 0:
         yield f"The floor of {name} is 0 if there is no noise: the samples contain none. More of them would tell."
     if found.stable and found.basis == "samples" and found.left_out > MUCH:
@@ -220,7 +221,7 @@ def _doubts(found: Prediction) -> Iterator[str]:
             f"or slowly mixing, and the law that was used ({affine.basis}) neglects some joint effects of several "
             "agents' chains. The prediction is better with a smaller step size or more agents."
         )
-    if found.stable and isinstance(law, CurvedLaw) and law.bend > BENT:
+    if found.stable and law.bend > BENT:
         yield (
             f"The floor of {name} may be off by {law.bend:.0%}: inside a round the agents spread so far that the "
             f"average slope of {kind} differs from the slope at the root. The prediction is better with a smaller step "

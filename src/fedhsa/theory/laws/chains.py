@@ -1,4 +1,4 @@
-"""Predictions for any affine method on finite chains, from the law of its own exchanges."""
+"""Predictions for any method with affine exchanges on finite chains, from the law of these exchanges."""
 
 import dataclasses
 import functools
@@ -13,6 +13,7 @@ from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
 from ..prediction import Prediction, undecided, unstable
 from ..stability import Limit, first_crossing, largest_mean_square_step, with_step
+from .curvature import BentLaw, bent_law
 from .federation import Federation
 from .finite import finite_law
 from .moments import NotDerivedError, Radius, TooLargeError
@@ -27,7 +28,7 @@ which it grows with their number."""
 class ChainsPrediction(Prediction):
     """A prediction on finite chains; `transition` and `offset` are those of all that the method carries."""
 
-    law: SitesLaw | TwoSitesLaw = dataclasses.field(repr=False)  # pyright: ignore[reportIncompatibleVariableOverride]
+    law: SitesLaw | TwoSitesLaw | BentLaw = dataclasses.field(repr=False)  # pyright: ignore[reportIncompatibleVariableOverride]
     mean_radius_at: Callable[[AbstractAlgorithm], float] = dataclasses.field(repr=False)
     """A function from the algorithm with another step size to the factor of its mean error per round without noise."""
 
@@ -56,11 +57,14 @@ class ChainsPrediction(Prediction):
 
 
 def predict_on_chains(problem: Problem, algorithm: AbstractAlgorithm) -> ChainsPrediction | None:
-    """Predicts an affine method on finite chains; None if its law cannot be derived or would take long."""
-    if not problem.affine or finite_law(problem.agents.source) is None:
+    """Predicts a method on finite chains; None if its law cannot be derived or would take long.
+
+    If the operators are not affine, they are averaged over the long run.
+    """
+    if finite_law(problem.agents.source) is None:
         return None
     try:
-        law = sites_law(problem, algorithm)
+        law = sites_law(problem, algorithm) if problem.affine else bent_law(problem, algorithm, sites_law)
     except (NotDerivedError, TooLargeError):
         return None
     federation, d = law.federation, problem.dim
@@ -69,21 +73,21 @@ def predict_on_chains(problem: Problem, algorithm: AbstractAlgorithm) -> ChainsP
     limit = federation.show @ np.linalg.lstsq(np.eye(len(transition)) - transition, offset)[0]
     radius, unknown = law.mean_square_radius(), np.full(d, np.nan)
     found: dict[str, Any] = {"basis": law.basis, "law": law, "interval": None, "problem": problem}
-    found |= {"jacobians": problem.affine_parts()[0], "transition": transition, "offset": offset}
+    found |= {"jacobians": problem.jacobians(problem.root), "transition": transition, "offset": offset}
     found |= {"algorithm": algorithm, "radius_at": functools.partial(_radius_at, problem, law)}
     found |= {"mean_radius_at": functools.partial(_mean_radius_at, quiet)}
     if radius.stable is None:
         return ChainsPrediction(**found | undecided(d))
     if not radius.stable or not spectral_radius(transition) < 1:
         return ChainsPrediction(**found | unstable(d), left_out=law.left_out if law.basis == "exact" else math.nan)
-    mean, covariance = law.stationary()
-    biases = {"heterogeneity_bias": limit, "markov_bias": mean - limit, "curvature_bias": np.zeros(d)}
+    (linear, covariance), mean = law.affine.stationary(), law.stationary().mean
+    biases = {"heterogeneity_bias": limit, "markov_bias": linear - limit, "curvature_bias": mean - linear}
     return ChainsPrediction(
         **found, **biases, left_out=law.left_out, stable=True, covariance=covariance, persistent_bias=unknown
     )
 
 
-def _radius_at(problem: Problem, law: SitesLaw | TwoSitesLaw, algorithm: AbstractAlgorithm) -> Radius | None:
+def _radius_at(problem: Problem, law: SitesLaw | TwoSitesLaw | BentLaw, algorithm: AbstractAlgorithm) -> Radius | None:
     """Returns the mean-square radius at another step size; None if it would take long."""
     return sites_law(problem, algorithm, law.federation).mean_square_radius() if law.quick else None
 

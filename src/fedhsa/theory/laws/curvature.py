@@ -19,7 +19,9 @@ from ...problems import AbstractAgent, Problem
 from ...sources import AbstractSource, Transition
 from ..maps.linearise import linearised
 from ..maps.rounds import LocalRule, require_rule
+from ..stability import step_of
 from .finite import FiniteLaw, chain_of, finite_law
+from .first_order import correlations
 from .moments import AbstractLaw, Moments, TooLargeError
 
 LARGEST, LARGEST_AGENT, BATCH = 4 * 10**9, 10**8, 10**6
@@ -33,6 +35,8 @@ SMALLEST = 1e-14
 """The number added to covariances before their roots are taken, since slopes are differences over these roots."""
 NEGLIGIBLE = 0.1
 """The server's spread, relative to the local spread, up to which it is neglected in the slopes."""
+REPEATED = 2
+"""The number of times that operators are averaged anew, over the long run that the last averages led to."""
 SENSITIVITY = 0.75
 """The relative error of the floor per relative change of the average slope; in simulations 96 % are below it."""
 
@@ -91,8 +95,11 @@ class CurvedLaw(AbstractLaw):
     def bend(self) -> float:
         """The error of the affine approximation, from the difference of the average slope to that at the root."""
         self.stationary()
-        seen, _ = self.model.affine_parts()
-        return SENSITIVITY * float(np.linalg.norm(np.linalg.solve(self.A_bar, seen.mean(0) - self.A_bar), 2))
+        return _bend(self.model, self.A_bar)
+
+    @property
+    def affine(self):
+        return self.law
 
     @property
     def heterogeneity_bias(self) -> np.ndarray:
@@ -146,12 +153,7 @@ class CurvedLaw(AbstractLaw):
         if isinstance(at, Problem):
             self.model, self.spread = at, 0.0
         else:
-            assert self.finite is not None
-            w, M = self.finite.weights(), self.problem.num_agents
-            A, g = np.einsum("io,ioab->ab", w, at.A) / M, np.einsum("io,ioa->a", w, at.g) / M
-            agents = SeenAgent(self.problem.agents.source, at.A, at.g)
-            root = -np.linalg.solve(A, g)
-            self.model, self.spread = Problem(agents, like=np.zeros_like(root), theta_star=root), at.spread
+            self.model, self.spread = _seen(self.problem, at.A, at.g), at.spread
         self.law = self.law_of(self.model, self.algorithm)
 
     def path(self, start, rounds):
@@ -175,6 +177,93 @@ class CurvedLaw(AbstractLaw):
 
     def mean_radius(self):
         return self.law.mean_radius()
+
+
+class BentLaw(AbstractLaw):
+    """The law of a method on an affine approximation, with errors relative to the root of the nonlinear problem."""
+
+    basis = "linearised"
+
+    def __init__(self, problem: Problem, model: Problem, law: Any, bend: float):
+        self.model, self.law, self.shift, self.bend = model, law, model.root - problem.root, bend
+
+    @functools.cached_property
+    def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The error of the affine law plus `bend`."""
+        return float(np.hypot(self.law.left_out, self.bend))
+
+    @property
+    def affine(self):
+        return self.law
+
+    @property
+    def federation(self) -> Any:
+        """The agents of the affine problem."""
+        return self.law.federation
+
+    def path(self, start, rounds):
+        for mean, covariance in self.law.path(start - self.shift, rounds):
+            yield Moments(mean + self.shift, covariance)
+
+    def stationary(self):
+        mean, covariance = self.law.stationary()
+        return Moments(mean + self.shift, covariance)
+
+    @property
+    def quick(self):
+        return self.law.quick
+
+    def mean_square_radius(self):
+        return self.law.mean_square_radius()
+
+    def mean_radius(self):
+        return self.law.mean_radius()
+
+
+def bent_law(problem: Problem, algorithm: AbstractAlgorithm, law_of: LawOf) -> BentLaw:
+    """Returns the law of any method on a nonlinear problem on finite chains, whose operators are averaged.
+
+    An agent's position is taken to be Gaussian, with the mean and covariance of the server's error in the long run, and
+    with what the agent's own noise adds in half a round. If the method may diverge, operators are linearised at the
+    root instead.
+    """
+    finite = finite_law(problem.agents.source)
+    assert finite is not None
+    if problem.num_agents * finite.num_outcomes * problem.dim**2 > LARGEST_AGENT:
+        raise TooLargeError(f"There are too many operators of {type(problem.agents).__name__} to average.")
+    kind, A_bar = _Kind(finite.pairs, finite.independent, False, 1), problem.jacobians(problem.root).mean(0)
+    model = linearised(problem)
+    law, own = law_of(model, algorithm), 0.0
+    if isinstance(step := step_of(algorithm), float | int):
+        own = (algorithm.block_length - 1) / 2 * step**2 * correlations(problem).long_run
+    for _ in range(REPEATED):
+        if not law.mean_square_radius().stable:  # pyright: ignore[reportOptionalMemberAccess]
+            return BentLaw(problem, linearised(problem), law_of(linearised(problem), algorithm), math.nan)
+        mean, covariance = law.stationary()
+        spread = np.broadcast_to(covariance, (problem.num_agents, *covariance.shape)) + own
+        jitter = JITTER * np.trace(spread, axis1=1, axis2=2) + SMALLEST
+        roots = np.linalg.cholesky(spread + jitter[:, None, None] * np.eye(problem.dim))
+        with precision():
+            inputs = tree.to_device((problem.flat_agents, model.root + mean, roots), "float64")
+            model = _seen(problem, *tree.to_host(_averaged(*inputs, kind)))
+        law = law_of(model, algorithm)
+    return BentLaw(problem, model, law, _bend(model, A_bar))
+
+
+def _seen(problem: Problem, A: np.ndarray, g: np.ndarray) -> Problem:
+    """Returns the problem of agents with these slopes and values of every outcome, at its own root."""
+    finite = finite_law(problem.agents.source)
+    assert finite is not None
+    w, M = finite.weights(), problem.num_agents
+    slope, value = np.einsum("io,ioab->ab", w, A) / M, np.einsum("io,ioa->a", w, g) / M
+    root = -np.linalg.solve(slope, value)
+    return Problem(SeenAgent(problem.agents.source, A, g), like=np.zeros_like(root), theta_star=root)
+
+
+def _bend(model: Problem, A_bar: np.ndarray) -> float:
+    """Returns the error of the floor of an affine approximation, whose slopes differ from those at the root."""
+    seen, _ = model.affine_parts()
+    return SENSITIVITY * float(np.linalg.norm(np.linalg.solve(A_bar, seen.mean(0) - A_bar), 2))
 
 
 def curved_law(problem: Problem, algorithm: AbstractAlgorithm, law_of: LawOf) -> AbstractLaw:
@@ -421,6 +510,19 @@ def _averages(agent, theta, u, L, kind: _Kind):
     plus, minus = jax.vmap(at)(points), jax.vmap(at)(-points)
     values = centre + jnp.sum(plus + minus - 2 * centre[None], axis=0) / 6
     return values, jnp.moveaxis((plus - minus) / math.sqrt(12), 0, -1)
+
+
+@eqx.filter_jit
+def _averaged(agents, theta, roots, kind: _Kind):
+    """Returns the slopes and values of all outcomes, averaged over Gaussian positions around `theta`."""
+
+    def one(agent, L):
+        w, _ = _chain(agent, kind)
+        values, columns = _averages(agent, theta, jnp.zeros((w.size, theta.size)), L, kind)
+        slopes = columns @ jax.scipy.linalg.solve_triangular(L, jnp.eye(theta.size), lower=True)[None]
+        return slopes, values - slopes @ theta
+
+    return jax.vmap(one)(agents, roots)
 
 
 def _outcomes(agent, kind: _Kind):

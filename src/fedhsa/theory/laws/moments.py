@@ -95,6 +95,14 @@ class AbstractLaw(abc.ABC):
     left_out: float = 0.0
     """The estimated relative error of the floor due to neglected terms: 0 if the law is exact, NaN if unknown."""
 
+    bend: float = 0.0
+    """The part of it that is due to an affine approximation of nonlinear operators."""
+
+    @property
+    def affine(self) -> "AbstractLaw":
+        """The law of that approximation; for affine operators the law itself."""
+        return self
+
     additive: bool = False
     """Whether the noise is additive, so that the mean square contracts at the rate of the mean."""
 
