@@ -367,7 +367,7 @@ def test_the_long_run_of_a_mean_is_where_its_path_ends(average):
     method = average(fh.Partial(LOCAL, fh.sampling.Bernoulli(0.6)))
     found = predict(problem_of(2), method)
     assert found.basis == "exact"
-    above = found.error(3000)[[1500, 3000]] - found.floor
+    above = found.error(1000)[[500, 1000]] - found.floor
     if average is fh.Averaged:  # what is above the floor decays like 1/n
         assert above[0] / above[1] == pytest.approx(2, rel=0.1)
     else:

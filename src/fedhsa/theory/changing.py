@@ -306,19 +306,13 @@ def predict_changing(
     first, *later, near, far = (float(step_sizes(schedule, 1, number)[0]) for number in rounds)
     settles = near > 0 and abs(far - near) <= CONSTANT * near
     near = near if settles else next(step for step in (near, *later[::-1], first) if step >= SMALL * first)
-    every = {step: predict(with_step(algorithm, step)) for step in (first, near)}
-    last = every[near]
+    every = {first: predict(with_step(algorithm, first))}
+    _check_stepped(name, [every[first].law])
+    last = every[near] = every.get(near) or predict(with_step(algorithm, near))
 
     def laws_at(steps: Sequence[Steps]) -> Sequence[AbstractSteppedLaw]:
         family = last.law.family(algorithm, steps) if isinstance(last.law, AbstractSteppedLaw) else None
-        laws = [law_of(step.now) for step in steps] if family is None else family
-        stepped = [law for law in laws if isinstance(law, AbstractSteppedLaw)]
-        if len(stepped) < len(laws) or len({type(law) for law in laws}) > 1:
-            raise TypeError(
-                f"The law of {name} on this problem does not support step sizes that change. Predict the first and the "
-                "last step size separately."
-            )
-        return stepped
+        return _check_stepped(name, [law_of(step.now) for step in steps] if family is None else family)
 
     @functools.cache
     def law_of(step: float) -> AbstractLaw:
@@ -332,6 +326,17 @@ def predict_changing(
     law = ChangingLaw(schedule, laws_at, last.law, left_out=left_out, name=name)
     unknown = {} if settles else undecided(last.problem.dim) | {"stable": last.stable}
     return _over(last, settles, **unknown | {"algorithm": algorithm, "law": law, "left_out": law.left_out})
+
+
+def _check_stepped(name: str, laws: Sequence[AbstractLaw]) -> list[AbstractSteppedLaw]:
+    """Returns laws that can continue from each other; raises if they cannot."""
+    stepped = [law for law in laws if isinstance(law, AbstractSteppedLaw)]
+    if len(stepped) < len(laws) or len({type(law) for law in laws}) > 1:
+        raise TypeError(
+            f"The law of {name} on this problem does not support step sizes that change. Predict the first and the "
+            "last step size separately."
+        )
+    return stepped
 
 
 def _over(last: Prediction, settles: bool = True, **changes: Any) -> ChangingPrediction:
