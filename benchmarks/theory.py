@@ -33,12 +33,49 @@ for method in (fh.FedHSA, fh.LocalSA):
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 print(json.dumps({{"seconds": seconds, "peak_gib": peak}}))
 """
+METHODS = (
+    "FedHSA(0.02, 5)",
+    "LocalSA(0.02, 5)",
+    "SCAFFLSA(0.02, 5)",
+    "SCAFFOLD(0.02, 5)",
+    "OneExchangeFedHSA(0.02, 5)",
+    "FedLin(0.02, 5)",
+    "Scaffnew(0.02, 0.2)",
+    "PersonalisedSA(0.02, 5)",
+    "Partial(FedHSA(0.02, 5), UniformSampling(4))",
+    "ServerMomentum(FedHSA(0.02, 5), 0.5)",
+)
+SMALL = """
+import json, time, warnings
+import fedhsa as fh
+from fedhsa.theory.stability import step_of, with_step
+
+warnings.simplefilter("ignore")
+
+def timed(function):
+    began = time.perf_counter()
+    result = function()
+    return result, time.perf_counter() - began
+
+problem = fh.problems.td.random(8, 4, 2)
+fh.theory.predict(problem, fh.FedHSA(0.05, 3))  # the process is warm
+found = {{}}
+for words in {methods}:
+    method = fh.algorithms.parse(words, problem)
+    prediction, first = timed(lambda: fh.theory.predict(problem, method))
+    other = with_step(method, 0.9 * step_of(method))
+    _, again = timed(lambda: fh.theory.predict(problem, other))
+    _, largest = timed(lambda: prediction.max_step_size)
+    found[words] = {{"first": first, "another step": again, "largest step": largest, "known by": prediction.basis}}
+print(json.dumps(found))
+"""
+"""Predictions of many methods on a TD problem of eight agents with four states and two parameters."""
 SIZES = {"the paper's TD problem": (200, 100, 50), "a thousand agents": (1000, 200, 50)}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Times `theory.constants` and `theory.predict` on TD problems and writes theory.json."""
+    """Times `theory.constants` and `theory.predict` on TD problems, large and small, and writes theory.json."""
 
     quick: bool = False
     """the first size only"""
@@ -53,8 +90,20 @@ def measure(M: int, S: int, d: int) -> dict:
     return json.loads(done.stdout)
 
 
+def methods() -> dict:
+    """Returns the seconds of predictions for many methods on a small problem."""
+    script = SMALL.format(methods=METHODS)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
 def main(settings: Settings) -> None:
     console, where = Console(), machine()
+    small = methods()
+    table = Table("seconds, TD of 8 agents", "first", "another step", "largest step", "known by")
+    for name, found in small.items():
+        table.add_row(name, *(x if isinstance(x, str) else f"{x:.2f}" for x in found.values()))
+    console.print(table)
     sizes = dict(list(SIZES.items())[:1]) if settings.quick else SIZES
     report = {name: measure(*size) for name, size in sizes.items()}
     table = Table("seconds", *(f"{name} {sizes[name]}" for name in report))
@@ -64,7 +113,9 @@ def main(settings: Settings) -> None:
     console.print(table)
     out = settings.out / "quick" if settings.quick else settings.out
     out.mkdir(parents=True, exist_ok=True)
-    (out / "theory.json").write_text(json.dumps({"machine": where | {"load_at_end": load()}} | report, indent=2))
+    (out / "theory.json").write_text(
+        json.dumps({"machine": where | {"load_at_end": load()}, "methods": small} | report, indent=2)
+    )
 
 
 if __name__ == "__main__":

@@ -313,11 +313,13 @@ def _eigenmodes(numbers: bytes, shape: tuple[int, int, int]) -> Eigenmodes | Non
         return None
     inverse = transpose(V) if symmetric else np.linalg.inv(V)
     values, left, right = values.ravel(), np.moveaxis(V, 0, 1).reshape(shape[1], -1), inverse.reshape(-1, shape[2])
-    pairs = np.flatnonzero(values.imag > 0)
-    kept = np.concatenate([np.flatnonzero(values.imag == 0), pairs])
-    right = right[kept] * (1 + (values.imag[kept] > 0))[:, None]
-    ours = np.ascontiguousarray(left[:, kept].real), left[:, pairs].imag.copy()
-    return Eigenmodes(values[kept], ours, (right.real.copy(), right[len(kept) - len(pairs) :].imag.copy()))
+    turning = np.imag(values)
+    pairs = np.flatnonzero(turning > 0)
+    kept = np.concatenate([np.flatnonzero(turning == 0), pairs])
+    right = right[kept] * (1 + (turning[kept] > 0))[:, None]
+    ours = np.ascontiguousarray(np.real(left[:, kept])), np.imag(left[:, pairs]).copy()
+    theirs = np.real(right).copy(), np.imag(right[len(kept) - len(pairs) :]).copy()
+    return Eigenmodes(values[kept], ours, theirs)
 
 
 class ManyRoundMaps:

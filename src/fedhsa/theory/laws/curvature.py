@@ -92,7 +92,7 @@ class CurvedLaw(AbstractLaw):
         return float(np.hypot(self.law.left_out, self.bend))
 
     @functools.cached_property
-    def bend(self) -> float:
+    def bend(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The error of the affine approximation, from the difference of the average slope to that at the root."""
         self.stationary()
         return _bend(self.model, self.A_bar)
