@@ -118,7 +118,11 @@ def test_what_is_left_out_is_that_of_the_worst_step_size():
             fh.OverTheAir(fh.FedHSA(BLOCKS, 2), gain_std=0.0, noise_std=0.1),
             "half the step size and twice",
         ),
-        (fh.RichardsonRomberg(fh.FedHSA(DECREASING, 2)), "does not support step sizes that change"),
+        pytest.param(
+            fh.RichardsonRomberg(fh.FedHSA(DECREASING, 2)),
+            "does not support step sizes that change",
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["blocks that change", "noise beside operators", "extrapolation"],
 )

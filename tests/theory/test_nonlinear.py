@@ -228,6 +228,7 @@ def test_one_agent_is_bent_alike_by_two_laws():
     assert abs(by_field.curvature_bias[0]) > 0.02 * abs(by_field.bias[0])
     np.testing.assert_allclose(by_exchanges.bias, by_field.bias, rtol=0.03)
     assert by_exchanges.floor == pytest.approx(by_field.floor, rel=0.03)
+    assert by_exchanges.error(0) == pytest.approx(problem.theta_star**2, rel=1e-9)
 
 
 @pytest.mark.slow
