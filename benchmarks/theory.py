@@ -41,8 +41,8 @@ METHODS = (
     "OneExchangeFedHSA(0.02, 5)",
     "FedLin(0.02, 5)",
     "Scaffnew(0.02, 0.2)",
-    "PersonalisedSA(0.02, 5)",
-    "Partial(FedHSA(0.02, 5), UniformSampling(4))",
+    "PersonalisedSA(0.02, 0.2)",
+    "Partial(LocalSA(0.02, 5), Bernoulli(0.5))",
     "ServerMomentum(FedHSA(0.02, 5), 0.5)",
 )
 SMALL = """
