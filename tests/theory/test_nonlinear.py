@@ -231,6 +231,24 @@ def test_one_agent_is_bent_alike_by_two_laws():
     assert by_exchanges.error(0) == pytest.approx(problem.theta_star**2, rel=1e-9)
 
 
+class Cubic(fh.problems.AbstractAgent):
+    """A slope that grows away from the root at 0."""
+
+    source: fh.AbstractSource
+    noise: np.ndarray
+
+    def operator(self, theta, o, /):
+        return self.noise[o] - theta - theta**3
+
+
+def test_what_is_stable_only_at_the_root_is_not_called_stable():
+    source = fh.sources.FiniteChain(np.full((1, 2, 2), 0.5))
+    problem = fh.Problem(Cubic(source, np.array([[-0.5, 0.5]])), like=np.zeros(1), theta_star=np.zeros(1))
+    near, far = (predict(problem, fh.SCAFFLSA(step, 1)) for step in (0.1, 1.5))
+    assert near.stable
+    assert not far.stable
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [0.1, 0.4])
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ def test_the_square_of_the_slowest_mode_is_one_that_a_round_of_the_mean_only_sca
     A = np.array([[0.9, 0.3, 0.0], [-0.3, 0.9, 0.0], [0.1, 0.0, 0.5]])
     square = slowest_square(A)
     np.testing.assert_allclose(A @ square @ A.T, abs(np.linalg.eigvals(A)).max() ** 2 * square, atol=1e-12)
+    assert not slowest_square(np.full((3, 3), np.inf)).any()
 
 
 def test_a_fixed_point_is_that_of_the_matrix_whatever_nearly_solves_it():

@@ -36,7 +36,7 @@ SMALLEST = 1e-14
 NEGLIGIBLE = 0.1
 """The server's spread, relative to the local spread, up to which it is neglected in the slopes."""
 REPEATED = 2
-"""The number of times that operators are averaged anew, over the long run that the last averages led to."""
+"""The number of times that operators are averaged, each time over the long run that the averages before have given."""
 SENSITIVITY = 0.75
 """The relative error of the floor per relative change of the average slope; in simulations 96 % are below it."""
 
@@ -58,7 +58,32 @@ class SeenAgent(AbstractAgent):
         return self.g[n] + self.A[n] @ theta
 
 
-class CurvedLaw(AbstractLaw):
+class ApproximatedLaw(AbstractLaw):
+    """A law of nonlinear operators that rests on the `law` of affine ones."""
+
+    law: AbstractLaw
+
+    @functools.cached_property
+    def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The error of the affine law plus `bend`."""
+        return float(np.hypot(self.law.left_out, self.bend))
+
+    @property
+    def affine(self):
+        return self.law
+
+    @property
+    def quick(self):
+        return self.law.quick
+
+    def mean_square_radius(self):
+        return self.law.mean_square_radius()
+
+    def mean_radius(self):
+        return self.law.mean_radius()
+
+
+class CurvedLaw(ApproximatedLaw):
     r"""The error on a nonlinear problem, from the law of an affine problem linearised over the agents' positions.
 
     Inside a round an agent is spread out by its own noise and by the server's, so that the average of its operator is
@@ -87,19 +112,10 @@ class CurvedLaw(AbstractLaw):
         self.basis, self.A_bar = "exact" if self.finite is None else "mean field", A.mean(0)
 
     @functools.cached_property
-    def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The error of the affine law plus `bend`."""
-        return float(np.hypot(self.law.left_out, self.bend))
-
-    @functools.cached_property
     def bend(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The error of the affine approximation, from the difference of the average slope to that at the root."""
         self.stationary()
         return _bend(self.model, self.A_bar)
-
-    @property
-    def affine(self):
-        return self.law
 
     @property
     def heterogeneity_bias(self) -> np.ndarray:
@@ -168,38 +184,15 @@ class CurvedLaw(AbstractLaw):
     def stationary(self):
         return self._long_run
 
-    @property
-    def quick(self):
-        return self.law.quick
 
-    def mean_square_radius(self):
-        return self.law.mean_square_radius()
-
-    def mean_radius(self):
-        return self.law.mean_radius()
-
-
-class BentLaw(AbstractLaw):
+class BentLaw(ApproximatedLaw):
     """The law of a method on an affine approximation, with errors relative to the root of the nonlinear problem."""
 
     basis = "linearised"
 
     def __init__(self, problem: Problem, model: Problem, law: Any, bend: float):
         self.model, self.law, self.shift, self.bend = model, law, model.root - problem.root, bend
-
-    @functools.cached_property
-    def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The error of the affine law plus `bend`."""
-        return float(np.hypot(self.law.left_out, self.bend))
-
-    @property
-    def affine(self):
-        return self.law
-
-    @property
-    def federation(self) -> Any:
-        """The agents of the affine problem."""
-        return self.law.federation
+        self.federation = law.federation
 
     def path(self, start, rounds):
         for mean, covariance in self.law.path(start - self.shift, rounds):
@@ -209,23 +202,12 @@ class BentLaw(AbstractLaw):
         mean, covariance = self.law.stationary()
         return Moments(mean + self.shift, covariance)
 
-    @property
-    def quick(self):
-        return self.law.quick
-
-    def mean_square_radius(self):
-        return self.law.mean_square_radius()
-
-    def mean_radius(self):
-        return self.law.mean_radius()
-
 
 def bent_law(problem: Problem, algorithm: AbstractAlgorithm, law_of: LawOf) -> BentLaw:
     """Returns the law of any method on a nonlinear problem on finite chains, whose operators are averaged.
 
     An agent's position is taken to be Gaussian, with the mean and covariance of the server's error in the long run, and
-    with what the agent's own noise adds in half a round. If the method may diverge, operators are linearised at the
-    root instead.
+    with what the agent's own noise adds in half a round. If the method may diverge, the law that says so is returned.
     """
     finite = finite_law(problem.agents.source)
     assert finite is not None
@@ -234,11 +216,11 @@ def bent_law(problem: Problem, algorithm: AbstractAlgorithm, law_of: LawOf) -> B
     kind, A_bar = _Kind(finite.pairs, finite.independent, False, 1), problem.jacobians(problem.root).mean(0)
     model = linearised(problem)
     law, own = law_of(model, algorithm), 0.0
-    if isinstance(step := step_of(algorithm), float | int):
+    if isinstance(step := step_of(algorithm), float | int):  # a method of one's own may have none
         own = (algorithm.block_length - 1) / 2 * step**2 * correlations(problem).long_run
     for _ in range(REPEATED):
         if not law.mean_square_radius().stable:  # pyright: ignore[reportOptionalMemberAccess]
-            return BentLaw(problem, linearised(problem), law_of(linearised(problem), algorithm), math.nan)
+            return BentLaw(problem, model, law, math.nan)
         mean, covariance = law.stationary()
         spread = np.broadcast_to(covariance, (problem.num_agents, *covariance.shape)) + own
         jitter = JITTER * np.trace(spread, axis1=1, axis2=2) + SMALLEST

@@ -51,7 +51,9 @@ def fixed_point(map: Part, added: np.ndarray, nearly: Callable[[np.ndarray], np.
 
 
 def slowest_square(A: np.ndarray) -> np.ndarray:
-    r"""Returns the second moment $x x^*$ of the slowest mode $x$ of a mean map."""
+    r"""Returns the second moment $x x^*$ of the slowest mode $x$ of a mean map; zero if the map has overflowed."""
+    if not np.isfinite(A).all():
+        return np.zeros_like(A)
     values, modes = np.linalg.eig(A)
     x = modes[:, np.argmax(np.abs(values))]
     return np.real(np.outer(x, x.conj()))
