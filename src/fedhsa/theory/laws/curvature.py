@@ -61,7 +61,8 @@ class SeenAgent(AbstractAgent):
 class ApproximatedLaw(AbstractLaw):
     """A law of nonlinear operators that rests on the `law` of affine ones."""
 
-    law: AbstractLaw
+    law: Any
+    """Of the kind that `law_of` returns."""
 
     @functools.cached_property
     def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
