@@ -12,6 +12,8 @@ EXTRAS := $(subst gymnax$(comma),,$(EXTRAS))
 endif
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS) --editable
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# Tests of processes wait for them for a third of their time: one more worker than cores.
+WAITING := $(shell expr $(WORKERS) + 1)
 # Programs of tests whose time goes into simulations, and of pages, are optimised; those of others compile quickly.
 PROVEN_BY_RUNS := tests/theory tests/experiments tests/cli/test_reproduce.py tests/test_confidence.py tests/test_docs.py \
 	tests/test_examples.py tests/test_notebooks.py
@@ -62,7 +64,7 @@ test: .venv/ready  ## run the tests
 	$(PYTEST) -m 'not slow'
 
 test-slow: .venv/ready  ## run the long tests; PART='--slice 3/8' runs a part of them
-	$(PYTEST) -m slow $(PART) $(PROVEN_BY_RUNS:%=--ignore=%); quick=$$?; \
+	$(PYTEST) -m slow $(PART) $(PROVEN_BY_RUNS:%=--ignore=%) -n $(WAITING); quick=$$?; \
 	$(SLOW) -m slow $(PART) $(PROVEN_BY_RUNS) -n $(WORKERS) --dist worksteal && exit $$quick
 
 test-slice: .venv/ready  ## run an eighth of the long tests, another one after each commit; SLICE=3 runs the third

@@ -75,12 +75,10 @@ def test_the_outputs_are_those_of_the_code(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", notebooks.NAMES)
-def test_marimo_finds_no_fault_with_the_file_and_runs_it(name):
+def test_marimo_finds_no_fault_with_the_file(name):
     pytest.importorskip("marimo")
     path = pathlib.Path(notebooks.FOLDER / f"{name}.py")
     checked = subprocess.run(
         [sys.executable, "-m", "marimo", "check", "--strict", path], capture_output=True, text=True
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    ran = subprocess.run([sys.executable, path], capture_output=True, text=True, cwd=path.parent)
-    assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -20,14 +20,14 @@ from fedhsa.problems import policy_gradient
 
 WISH, COLD, SWING = 20.0, 4.0, 5.0
 """Degrees: the desired temperature, the mean outdoor temperature, and its rise by day."""
-HOURS, STEP = 24.0, 0.5
+HOURS, STEP = 24.0, 1.0
 """The hours of an episode, and of one step."""
 FUEL = 0.1
-"""The cost of full heating for half an hour; a deviation of one degree costs 0.2."""
+"""The cost of full heating for an hour; a deviation of one degree costs 0.2."""
 
 
 class House(gymnasium.Env):
-    """One day in a house: every half hour the heater is set to off, half or full.
+    """One day in a house: every hour the heater is set to off, half or full.
 
     **Arguments:**
 

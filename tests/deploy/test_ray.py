@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib
-import itertools
 import json
 import os
 import pathlib
@@ -291,8 +290,7 @@ def test_a_private_ray_listens_to_this_machine_only(ray):
 
 @pytest.mark.slow
 def test_killing_a_process_in_any_phase_of_an_answer_changes_nothing(ray, tmp_path):
-    deaths = [*itertools.product([0], ["received", "computed", "saved"], [1, 4])]
-    deaths += [(2, "computed", 3), (4, "saved", 2), (4, "received", 5)]
+    deaths = [(0, "received", 1), (0, "computed", 4), (2, "saved", 3), (4, "computed", 2), (4, "received", 5)]
     graves = tmp_path / "graves"
     graves.mkdir()
     config = {"deaths": deaths, "graves": str(graves)}
@@ -306,7 +304,7 @@ def test_killing_processes_at_random_moments_changes_nothing(ray, tmp_path):
     chance, done, killed = random.Random(0), threading.Event(), []
 
     def kill():  # a limited number: on a busy machine an actor could else be killed before it has done anything
-        while len(killed) < 6 and not done.wait(chance.uniform(0.0, 2.0)):
+        while len(killed) < 3 and not done.wait(chance.uniform(0.0, 2.0)):
             if there := workers():
                 os.kill(chance.choice(there).pid, signal.SIGKILL)
                 killed.append(1)
@@ -314,12 +312,12 @@ def test_killing_processes_at_random_moments_changes_nothing(ray, tmp_path):
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        found = run(PLAN, 40, tmp_path, watch=lambda event: time.sleep(0.1))
+        found = run(PLAN, 20, tmp_path, watch=lambda event: time.sleep(0.1))
     finally:
         done.set()
         killer.join()
     assert killed
-    assert found.theta.tolist() == in_memory(PLAN, 40, 3, tmp_path / "memory").tolist()
+    assert found.theta.tolist() == in_memory(PLAN, 20, 3, tmp_path / "memory").tolist()
 
 
 @pytest.mark.slow

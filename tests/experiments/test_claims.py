@@ -12,13 +12,22 @@ from fedhsa.experiments.study.base import Runner
 LONG = {"field/adversaries", "field/table1", "field/rounds", "rl/fed-pg-br", "rl/fast-fedpg"}
 """They take long with any number of seeds; their own tests run smaller ones."""
 FEWER: dict[str, dict[str, tuple]] = {
+    "field/boundary": {"parts": (0.25, 0.8, 1.25, 4.0), "others": (10, 1000)},
     "field/compressed": {"steps": (0.005, 0.02)},
+    "field/extrapolation": {"copies": (1, 4, 64), "step_sweep": (0.05, 0.2)},
+    "field/fixed-points": {"local_steps": (2, 10, 50)},
     "field/garnet": {"local_steps": (10, 1000, 10000)},
+    "field/one-exchange": {"parts": (0.02, 0.1, 0.4)},
     "field/participation": {"counts": (1, 4), "local_steps": (2, 10), "noise": (0.25, 1.0, 4.0)},
+    "field/replay": {"epsilons": (0.2, 0.05)},
+    "field/scaffnew": {"condition_numbers": (25.0, 400.0, 1600.0), "multiples": (0.35, 0.7, 1.0, 4.0)},
     "field/speedup": {"equal_agents": (1, 10, 100), "heterogeneous_agents": (10, 100)},
     "rl/a3c": {"agents": (1, 4, 16)},
+    "rl/fed-svrpg": {"agents": (1, 5, 20), "heterogeneity": (0.25, 1.0)},
     "rl/importance": {"sweep_agents": (20, 80)},
-    "rl/pavg": {"kappas": (0.0, 0.4, 1.0)},
+    "rl/pavg": {"kappas": (0.0, 0.4, 1.0), "local_steps": (1, 32)},
+    "rl/sarsa": {"agents": (1, 20), "many_steps": (10, 1000)},
+    "rl/two-phases": {"local_steps": (1, 20)},
 }
 """Settings of studies in which a part of them shows the same."""
 STUDIES = [name for name in values.files() if name.startswith(("field/", "rl/")) and name not in LONG]

@@ -147,14 +147,14 @@ def test_laws_leave_out_no_more_than_they_say(kind):
     federations += [bets.harsh(5), bets.many("td", 3, "lazy")]
     errors, said = [], []
     for n, (federation, (method, H, eta)) in enumerate(itertools.product(federations, settings)):
-        if n % 3:  # one of three is enough for a share of 95 %, and every family meets every setting
+        if n % 5:  # one of five is enough for a share of 95 %, and every family meets every setting
             continue
         law, exact, _ = nearly(kind, federation, method, H, eta)
         if exact.mean_square_radius < 0.995 and law.mean_square_radius().value < 1:
             errors.append(abs(law.stationary().square / exact.floor - 1))
             said.append(max(law.left_out, 1e-9))
     errors, said = np.array(errors), np.array(said)
-    assert len(errors) > 30
+    assert len(errors) > 15
     assert (errors <= said).mean() >= 0.95
     assert (errors <= 5 * said).all()
     assert ((errors < 0.03) | (said > MUCH)).mean() >= 0.95

@@ -51,9 +51,9 @@ def named(cases):
 
 
 SOME = named(logistic_runs.Case(16, *which, 0.05, 20) for which in (("iid", "FedHSA"), ("lazy", "LocalSA")))
-HALF = [case for case in logistic_runs.CASES if zlib.crc32(str(case).encode()) % 2]
-"""Every method meets every number of local steps and every step size in it."""
-TARGETS = named(c for c in HALF if c.M > 1 and c[3:] in GENTLE and c.sampling != "sticky")
+THIRD = [case for case in logistic_runs.CASES if zlib.crc32(str(case).encode()) % 3 == 0]
+"""Both methods meet every number of local steps and every step size in it."""
+TARGETS = named(c for c in THIRD if c.M > 1 and c[3:] in GENTLE and c.sampling != "sticky")
 
 
 @pytest.mark.slow
@@ -82,7 +82,7 @@ def test_floors_without_a_warning_are_within_a_tenth_at_any_step(M, sampling):
     """At the gentle steps of the test above, they are without a warning. Many agents differ little from their mean, so
     of 256 only the harshest steps are predicted: one observation at a time, and as many as a step of 0.5 allows.
     """
-    for case in HALF:
+    for case in THIRD:
         if (case.M, case.sampling) == (M, sampling) and str(case) not in TARGETS and (M < 256 or case.step_size == 0.5):
             floor, _, warned = miss(case)
             assert floor < (0.3 if warned else 0.1), case
