@@ -10,10 +10,14 @@ import fedhsa as fh
 from fedhsa.theory import predict
 from fedhsa.theory.entry import PredictionWarning
 from fedhsa.theory.laws import federation, moments, sites
+from fedhsa.theory.laws.clusters import OneSiteLaw, agents_of
 from fedhsa.theory.laws.federation import Federation, outcomes_of
+from fedhsa.theory.laws.finite import edges_of, finite_law
 from fedhsa.theory.laws.moments import NotDerivedError
 from fedhsa.theory.laws.pieces import derive, realise
 from fedhsa.theory.laws.sites import EachSiteLaw, EverySiteLaw, TwoSitesLaw, sites_law
+from fedhsa.theory.maps.rounds import require_rule
+from theory import bets
 from theory.by_paths import Truth
 
 COIN = ((True, 0.3), (False, 0.7))
@@ -172,6 +176,28 @@ def test_one_site_is_exact_for_one_agent_and_pairs_for_two():
         assert law(federation).left_out == 0
     alone = EachSiteLaw(Federation(pieces[2], outcomes_of(turns(2)), "SCAFFLSA"))
     assert alone.left_out > 1  # its floor is half of the truth
+
+
+def test_one_site_in_rounds_with_two_exchanges_tends_to_the_law_that_closes_whole_rounds():
+    """An agent that carries its chain from one exchange to the next changes the mean round, which all others meet.
+
+    What is left is of order 1/M: half as much with twice the agents.
+    """
+    apart = []
+    for M in (8, 16):
+        problem, method = fh.problems.finite_sum.from_arrays(*bets.harsh(M).arrays), fh.FedHSA(0.2, 10)
+        law = finite_law(problem.agents.source)
+        assert law is not None
+        rounds = OneSiteLaw(agents_of(edges_of(problem, law), require_rule(method)))
+        exchanges = EachSiteLaw(Federation(derive(method, M, 1), outcomes_of(problem), "FedHSA"))
+        apart.append(exchanges.settled().square / rounds.settled().square - 1)
+    assert 1.7 < apart[0] / apart[1] < 2.3
+
+
+def test_pairs_in_rounds_with_two_exchanges_leave_out_a_third_of_what_one_site_does():
+    parts = Federation(derive(fh.FedHSA(0.1, 5), 5, 1), outcomes_of(turns(5, stay=0.9)), "FedHSA")
+    exact, one, pairs = (law(parts).stationary().square for law in (EverySiteLaw, EachSiteLaw, TwoSitesLaw))
+    assert abs(pairs / exact - 1) < abs(one / exact - 1) / 3
 
 
 @pytest.mark.parametrize("step_size", [0.1, 1e-4, 3.0])  # in the last case the mean diverges

@@ -5,6 +5,7 @@ In an exchange an agent begins with a part of $x$, walks along its chain (`Walk`
 """
 
 import copy
+import dataclasses
 import functools
 import itertools
 import math
@@ -29,8 +30,8 @@ DRAWS, SOME, SEED = 3, 4, 0
 sizes whose rounds reach what those of all step sizes do, and the seed of these rounds."""
 FACTORS = np.array([1.0, 0.37, 0.11])
 """Step sizes relative to one, whose rounds reach what those of any step size do."""
-SMALL = 1e-9
-"""The relative size below which a direction counts as rounding."""
+SMALL, ROOM = 1e-9, 2**23
+"""The relative size below which a direction is rounding, and the largest size of maps that are followed at once."""
 
 
 class Outcomes(NamedTuple):
@@ -53,7 +54,7 @@ class Outcomes(NamedTuple):
     @property
     def hidden(self) -> bool:
         """Whether an outcome is more than the state, so that it cannot be used again."""
-        return self.A.shape[2] > 1
+        return self.A.shape[-3] > 1
 
 
 def outcomes_of(problem: Problem, *, by_state: bool = False) -> Outcomes:
@@ -143,20 +144,27 @@ def _equal(a: Action, b: Action) -> bool:
 
 
 class Walk:
-    """An agent's part in an exchange on its chain: maps of first and second moments of (live variables, 1)."""
+    """A part in an exchange on the chains of some agents: maps of first and second moments of (live variables, 1).
 
-    def __init__(self, part: Part, actions: Sequence[Action], agent: Outcomes):
-        """`agent` has no axis of agents."""
-        self.agent, self.actions = agent, actions
-        self.S, self.d = agent.A.shape[0], agent.A.shape[-1]
-        if agent.hidden and any(a.uses and not a.moves for a in actions):
+    Moments are arrays `(..., n, S, a, b)`, with an axis of agents if `agents` have one.
+    """
+
+    def __init__(self, part: Part, actions: Sequence[Action], agents: Outcomes):
+        self.part, self.agents, self.actions = part, agents, actions
+        self.S, _, self.d, _ = agents.A.shape[-4:]
+        if agents.hidden and any(a.uses and not a.moves for a in actions):
             raise NotDerivedError("An observation is used in two exchanges, and it is more than the chain's state.")
-        self.moves = agent.flow.sum(1)
-        self.kernel = np.linalg.matrix_power(self.moves, sum(a.times for a in actions if a.moves)).T
+        self.moves = agents.flow.sum(-2)
+        times = sum(a.times for a in actions if a.moves)
+        self.kernel = transpose(np.linalg.matrix_power(self.moves, times))
         lives = [len(part.begin), *(len(a.calls[-1].carry) for a in actions if a.calls)]
         self.begins, self.most = lives[0] * self.d + 1, max(lives) * self.d + 1
         self.joined, self.dense = (self.S * self.most**power <= MATRIX for power in (1, 2))
         """Whether the maps of first and of second moments of all actions together are matrices."""
+
+    def of(self, which: Any) -> "Walk":
+        """Returns the walks of some of the agents, or of one of them without an axis of agents."""
+        return Walk(self.part, self.actions, Outcomes(*(x[which] for x in self.agents)))
 
     @functools.cached_property
     def maps(self) -> list[tuple[np.ndarray, Action]]:
@@ -170,120 +178,136 @@ class Walk:
 
     @functools.cached_property
     def first(self) -> np.ndarray:
-        """The matrix of first moments."""
+        """The matrices of first moments."""
         return self._product([self._first(*both) for both in self.maps], self.S * self.begins)
 
     @functools.cached_property
     def matrix(self) -> np.ndarray:
-        """The matrix of second moments, which the mean does not need."""
+        """The matrices of second moments, which the mean does not need."""
         return self._product([self._second(*both) for both in self.maps], self.S * self.begins**2)
 
     def _map(self, action: Action) -> np.ndarray:
-        """Returns the map of (live, 1) by the calls of an action, for every state and outcome, `(S, T, m', m)`."""
+        """Returns the map of (live, 1) by the calls of an action, for every state and outcome, `(..., S, T, m', m)`."""
         d, found = self.d, None
         for call in action.calls:
-            A, g = self._mean if call.place == MEAN else (self.agent.A, self.agent.g)
-            A, g = np.broadcast_to(A, self.agent.A.shape), np.broadcast_to(g, self.agent.g.shape)
+            A, g = self._mean if call.place == MEAN else (self.agents.A, self.agents.g)
+            A, g = np.broadcast_to(A, self.agents.A.shape), np.broadcast_to(g, self.agents.g.shape)
             rows, columns = call.carry.shape
-            map = np.zeros((*A.shape[:2], rows * d + 1, columns * d + 1))
+            map = np.zeros((*g.shape[:-1], rows * d + 1, columns * d + 1))
             map[..., -1, -1] = 1
-            pushed = np.einsum("a,b,stcd->stacbd", call.enter, call.point, A).reshape(*A.shape[:2], rows * d, -1)
+            pushed = np.einsum("a,b,...cd->...acbd", call.enter, call.point, A).reshape(*g.shape[:-1], rows * d, -1)
             map[..., :-1, :-1] = np.kron(call.carry, np.eye(d)) + pushed
-            map[..., :-1, -1] = np.einsum("a,stc->stac", call.enter, g).reshape(*g.shape[:2], -1)
+            map[..., :-1, -1] = np.einsum("a,...c->...ac", call.enter, g).reshape(*g.shape[:-1], -1)
             found = map if found is None else map @ found
         return np.empty((0, 0, 0, 0)) if found is None else found
 
     @functools.cached_property
     def _mean(self) -> tuple[np.ndarray, np.ndarray]:
-        """The mean operator."""
-        chances = np.einsum("s,stu->st", self.agent.stationary, self.agent.flow)
-        return np.einsum("st,stab->ab", chances, self.agent.A), np.einsum("st,sta->a", chances, self.agent.g)
+        """The mean operators."""
+        chances = np.einsum("...s,...stu->...st", self.agents.stationary, self.agents.flow)[..., None]
+        g = (chances * self.agents.g).sum((-3, -2), keepdims=True)
+        return (chances[..., None] * self.agents.A).sum((-4, -3), keepdims=True), g
 
     def _flow(self, action: Action) -> np.ndarray:
         if action.moves:
-            return self.agent.flow
-        share = self.agent.flow.sum(-1)[..., None]
+            return self.agents.flow
+        share = self.agents.flow.sum(-1)[..., None]
         return share * np.eye(self.S)[:, None]
 
     def _first(self, map: np.ndarray, action: Action) -> np.ndarray | None:
-        """Returns the matrix of first moments; None for a chain that moves alone."""
+        """Returns the matrices of first moments; None for chains that move alone."""
         if not action.calls:
             return None
-        found = np.einsum("stu,stab->uasb", self._flow(action), map, optimize=True)
-        return found.reshape(self.S * map.shape[-2], -1)
+        found = np.einsum("...stu,...stab->...uasb", self._flow(action), map, optimize=True)
+        return found.reshape(*map.shape[:-4], self.S * map.shape[-2], -1)
 
     def _second(self, map: np.ndarray, action: Action) -> np.ndarray | None:
         if not action.calls:
             return None
-        found = np.einsum("stu,stab,stcd->uacsbd", self._flow(action), map, map, optimize=True)
-        return found.reshape(self.S * map.shape[-2] ** 2, -1)
+        found = np.einsum("...stu,...stab,...stcd->...uacsbd", self._flow(action), map, map, optimize=True)
+        return found.reshape(*map.shape[:-4], self.S * map.shape[-2] ** 2, -1)
 
     def _product(self, matrices: list[np.ndarray | None], size: int) -> np.ndarray:
-        found = np.eye(size)
+        found = np.broadcast_to(np.eye(size), (*self.moves.shape[:-2], size, size))
         for matrix, (_, action) in zip(matrices, self.maps, strict=True):
             if matrix is None:
-                kernel = np.linalg.matrix_power(self.moves, action.times).T
-                matrix = np.kron(kernel, np.eye(len(found) // self.S))
+                kernel, size = np.linalg.matrix_power(self.moves, action.times), found.shape[-2]
+                matrix = np.einsum("...ts,ab->...satb", kernel, np.eye(size // self.S))
+                matrix = matrix.reshape(*kernel.shape[:-2], size, size)
             elif action.times > 1:
                 matrix = np.linalg.matrix_power(matrix, action.times)
             found = matrix @ found
         return found
 
     def moved(self, X: np.ndarray) -> np.ndarray:
-        """Returns moments `(..., S, a, b)` that this agent does not change, on its new state."""
+        """Returns moments that these agents do not change, on their new states."""
         return (self.kernel @ X.reshape(*X.shape[:-2], -1)).reshape(X.shape)
 
     def crossed(self, X: np.ndarray) -> np.ndarray:
         """Returns $E[(\\text{live}, 1)\\, w^T]$, `(..., S, m, k)`, after the exchange, for $w$ that does not change."""
         if self.joined:
             flat = self.first @ X.reshape(*X.shape[:-3], -1, X.shape[-1])
-            return flat.reshape(*X.shape[:-3], self.S, -1, X.shape[-1])
+            return flat.reshape(*flat.shape[:-2], self.S, -1, X.shape[-1])
         return self._followed(X, lambda map, X: map @ X)
 
     def squared(self, X: np.ndarray) -> np.ndarray:
         """Returns the second moments of (live, 1), `(..., S, m, m)`, after the exchange."""
-        if self.dense:
-            flat = X.reshape(*X.shape[:-3], -1) @ self.matrix.T
-            m = math.isqrt(flat.shape[-1] // self.S)
-            return flat.reshape(*X.shape[:-3], self.S, m, m)
-        return self._followed(X, lambda map, X: map @ X @ transpose(map))
+        if not self.dense:
+            return self._followed(X, lambda map, X: map @ X @ transpose(map))
+        *batch, size = (*X.shape[:-3], math.prod(X.shape[-3:]))
+        agents = self.matrix.shape[:-2]
+        rows = X.reshape(-1, *agents, size).swapaxes(0, -2)  # of which each agent has many
+        rows = (rows @ transpose(self.matrix)).swapaxes(0, -2)
+        m = math.isqrt(rows.shape[-1] // self.S)
+        return rows.reshape(*batch, self.S, m, m)
 
     def _followed(self, X: np.ndarray, apply: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
         """Returns moments after all actions, one after another, where `apply` is the effect of a map on them."""
         for map, action in self.maps:
             for _ in range(action.times):
                 if not action.calls:
-                    X = (self.moves.T @ X.reshape(*X.shape[:-2], -1)).reshape(X.shape)
+                    X = (transpose(self.moves) @ X.reshape(*X.shape[:-2], -1)).reshape(X.shape)
                     continue
                 Y = apply(map, X[..., None, :, :])
-                X = np.einsum("stu,...stab->...uab", self._flow(action), Y, optimize=True)
+                X = np.einsum("...stu,...stab->...uab", self._flow(action), Y, optimize=True)
         return X
 
 
 class Way(NamedTuple):
-    r"""A way of an agent through an exchange: it begins as $E x$ and contributes $R\,(\text{live}, 1)$."""
+    r"""A way of agents through an exchange: they begin as $E x$ and contribute $R\,(\text{live}, 1)$."""
 
     chance: float
     E: np.ndarray
+    """`(n, 1, m, N)`, where the second axis is for states; `(m, N)` for one agent."""
     R: np.ndarray
     walk: Walk
 
 
 class Contribution:
-    """An agent's contribution to an exchange, on its chain, averaged over its ways."""
+    """The contributions of agents to an exchange, on their chains, averaged over their ways.
+
+    All of them go the same ways. Moments have an axis of agents before that of states, unless this is one agent.
+    """
 
     def __init__(self, ways: Sequence[Way], stationary: np.ndarray):
         self.ways, self.moved, self.stationary = ways, ways[0].walk.moved, stationary
 
+    def of(self, which: Any) -> "Contribution":
+        """Returns the contributions of some of the agents, or of one of them without an axis of agents."""
+        rows = (which, 0) if isinstance(which, int) else which
+        return Contribution(
+            [Way(p, E[rows], R[rows], walk.of(which)) for p, E, R, walk in self.ways], self.stationary[which]
+        )
+
     @functools.cached_property
     def mean(self) -> np.ndarray:
-        """The contribution on average as a map of $x$, with the agent's chain in its stationary state."""
-        return self.crossed(self.stationary[:, None, None] * np.eye(self.ways[0].E.shape[1])).sum(-3)
+        """The contribution on average as a map of $x$, with the chains in their stationary states."""
+        return self.crossed(self.stationary[..., None, None] * np.eye(self.ways[0].E.shape[-1])).sum(-3)
 
     @property
     def kernel(self) -> np.ndarray:
-        """The transition of the agent's chain over the exchange."""
-        return self.ways[0].walk.kernel.T
+        """The transition of the chains over the exchange."""
+        return transpose(self.ways[0].walk.kernel)
 
     def crossed(self, X: np.ndarray) -> np.ndarray:
         """Returns the mean of the contribution times $w^T$, given $E[x w^T]$ by the state of the agent."""
@@ -291,16 +315,60 @@ class Contribution:
 
     def squared(self, X: np.ndarray) -> np.ndarray:
         """Returns the second moments of the contribution."""
-        return sum((p * (R @ walk.squared(E @ X @ E.T) @ R.T) for p, E, R, walk in self.ways), np.zeros(()))
+        every = (p * (R @ walk.squared(E @ X @ transpose(E)) @ transpose(R)) for p, E, R, walk in self.ways)
+        return sum(every, np.zeros(()))
 
 
-class Exchanged(NamedTuple):
+@dataclasses.dataclass(eq=False)
+class Exchanged:
     r"""An exchange in reduced coordinates: $x'$ is $L x$ plus the contributions of all agents."""
 
     L: np.ndarray
-    shares: list[Contribution]
+    groups: Sequence[tuple[np.ndarray, Contribution]]
+    """The numbers of the agents that go the same ways, and their contributions."""
     noise: np.ndarray
     """The covariance of the noise that the server adds."""
+    _found: dict[Any, Any] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def means(self) -> np.ndarray:
+        """The contribution of every agent on average, as a map of $x$."""
+        found = np.zeros((sum(len(which) for which, _ in self.groups), *self.L.shape))
+        for which, share in self.groups:
+            found[which] = share.mean
+        return found
+
+    @functools.cached_property
+    def mean(self) -> np.ndarray:
+        """The map of $x$ on average."""
+        return self.L + self.means.sum(0)
+
+    @functools.cached_property
+    def kernels(self) -> np.ndarray:
+        """The transitions of the agents' chains over the exchange, `(M, S, S)`."""
+        found = np.zeros((len(self.means), *self.groups[0][1].kernel.shape[1:]))
+        for which, share in self.groups:
+            found[which] = share.kernel
+        return found
+
+    def share(self, agent: int) -> Contribution:
+        """Returns the contribution of one agent."""
+        if agent not in self._found:
+            which, share = next((which, share) for which, share in self.groups if agent in which)
+            self._found[agent] = share.of(which.tolist().index(agent))
+        return self._found[agent]
+
+    def some(self, agents: tuple[int, ...]) -> list[tuple[np.ndarray, Contribution]]:
+        """Returns the contributions of these agents, with their positions among them."""
+        if agents == tuple(range(len(self.means))):
+            return list(self.groups)
+        if agents not in self._found:
+            places = [np.flatnonzero(np.isin(agents, which)) for which, _ in self.groups]
+            both = [(at, *group) for at, group in zip(places, self.groups, strict=True) if len(at)]
+            self._found[agents] = [
+                (at, share.of(np.searchsorted(which, np.array(agents)[at]))) for at, which, share in both
+            ]
+        return self._found[agents]
 
     def alone(self, Y: np.ndarray, sites: Sequence[int] = ()) -> np.ndarray:
         """Returns moments after the exchange without the contributions of these agents."""
@@ -309,15 +377,13 @@ class Exchanged(NamedTuple):
 
     def others(self, sites: Sequence[int]) -> np.ndarray:
         """Returns the map of $x$ by everybody except these agents."""
-        means = (share.mean for i, share in enumerate(self.shares) if i not in sites)
-        return self.L + sum(means, np.zeros_like(self.L))
+        return self.mean - self.means[list(sites)].sum(0)
 
     def advance(self, Y: np.ndarray, sites: Sequence[int], batch: int) -> np.ndarray:
         """Returns moments `(*batch, S, ..., S, N, N)` after the exchange, with one axis for each site."""
-        L = self.others(sites)
-        XX, UX, UU = Y, L @ Y, self.alone(Y, sites)
+        XX, UX, UU = Y, self.others(sites) @ Y, self.alone(Y, sites)
         for q, i in enumerate(sites):
-            axis, share = batch + q, self.shares[i]
+            axis, share = batch + q, self.share(i)
             XX, UX, UU = (np.moveaxis(part, axis, -3) for part in (XX, UX, UU))
             with_u = share.crossed(transpose(UX))
             UU = share.moved(UU) + with_u + transpose(with_u) + share.squared(XX)
@@ -326,6 +392,42 @@ class Exchanged(NamedTuple):
                 XX = share.moved(XX)
             XX, UX, UU = (np.moveaxis(part, -3, axis) for part in (XX, UX, UU))
         return UU
+
+    def followed(self, X: np.ndarray, sites: Sequence[int], batch: int) -> np.ndarray:
+        """Returns $E[x w^T]$ by the states of the sites after the exchange, for $w$ that does not change."""
+        UX = self.others(sites) @ X
+        for q, i in enumerate(sites):
+            axis, share = batch + q, self.share(i)
+            X, UX = (np.moveaxis(part, axis, -3) for part in (X, UX))
+            X, UX = share.moved(X), share.moved(UX) + share.crossed(X)
+            X, UX = (np.moveaxis(part, -3, axis) for part in (X, UX))
+        return UX
+
+    def moved(self, X: np.ndarray, sites: Sequence[int], batch: int) -> np.ndarray:
+        """Returns moments that nobody changes, on the new states of the sites."""
+        for q, i in enumerate(sites):
+            X = np.moveaxis(self.share(i).moved(np.moveaxis(X, batch + q, -3)), -3, batch + q)
+        return X
+
+    def advance_each(self, Y: np.ndarray, agents: tuple[int, ...]) -> np.ndarray:
+        """Returns moments `(..., n, S, N, N)` after the exchange, where each agent in turn is the only site."""
+        L = (self.mean - self.means[list(agents)])[:, None]
+        UX = L @ Y
+        UU = UX @ transpose(L) + Y[..., -1:, -1:] * self.noise
+        found = np.empty_like(UU)
+        for places, share in self.some(agents):
+            with_u = share.crossed(transpose(UX[..., places, :, :, :]))
+            own = share.moved(UU[..., places, :, :, :]) + share.squared(Y[..., places, :, :, :])
+            found[..., places, :, :, :] = own + with_u + transpose(with_u)
+        return found
+
+    def followed_each(self, X: np.ndarray, agents: tuple[int, ...]) -> np.ndarray:
+        """Returns what `followed` does, `(..., n, S, N, k)`, where each agent in turn is the only site."""
+        UX = (self.mean - self.means[list(agents)])[:, None] @ X
+        for places, share in self.some(agents):
+            at = (..., places, slice(None), slice(None), slice(None))
+            UX[at] = share.moved(UX[at]) + share.crossed(X[at])
+        return UX
 
 
 class Federation:
@@ -337,6 +439,7 @@ class Federation:
         self.into, self.out_of = coordinates or _coordinates([pieces], self.num_agents)
         self._common: Coordinates | None = None
         self._walks: dict[Any, Walk] = {}
+        self._carried: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self.extra, self.mixing = 0, None
         """The size of a running mean beside the state, and the map by which it moves after a round."""
         self.rounds = [self._round(steps) for steps in pieces.rounds]
@@ -379,29 +482,36 @@ class Federation:
         p, q = len(pieces.server), len(pieces.memory)
         for k, step in enumerate(steps):
             again = {call.place for later in steps[k + 1 :] for ways in later.parts for w in ways for call in w.calls}
-            flat = [(i, part) for i, ways in enumerate(step.parts) for part in ways]
+            alike: dict[tuple[int, ...], list[int]] = {}
+            for i, ways in enumerate(step.parts):
+                alike.setdefault(tuple(id(part) for part in ways), []).append(i)
+            flat = [(tuple(which), part) for which in alike.values() for part in step.parts[which[0]]]
             last = k == len(steps) - 1
             every, at = actions_of([part for _, part in flat], at, last, pieces.block_length, again)
             U, V = self.out_of[k], self.into[(k + 1) % len(steps)]
-            n, ways = step.gather.shape[-1], [[] for _ in range(self.num_agents)]
-            for (i, part), actions in zip(flat, every, strict=True):
-                own = slice(p + i * q, p + (i + 1) * q)
-                begin = part.begin @ np.concatenate([step.send[i] @ U[:p], U[own]])
-                end = (V[:, :p] @ step.gather[i]) @ part.end[:n] + V[:, own] @ part.end[n:]
-                E, R = _with_one(np.kron(begin, np.eye(d))), _with_zero(np.kron(end, np.eye(d)))
-                ways[i].append(Way(part.chance, E, R, self._walk(i, part, actions)))
+            n, ways = step.gather.shape[-1], {tuple(which): [] for which in alike.values()}
+            for (which, part), actions in zip(flat, every, strict=True):
+                E, R = [], []
+                for i in which:
+                    own = slice(p + i * q, p + (i + 1) * q)
+                    begin = part.begin @ np.concatenate([step.send[i] @ U[:p], U[own]])
+                    end = (V[:, :p] @ step.gather[i]) @ part.end[:n] + V[:, own] @ part.end[n:]
+                    E.append(_with_one(np.kron(begin, np.eye(d))))
+                    R.append(_with_zero(np.kron(end, np.eye(d))))
+                walk = self._walk(which, part, actions)
+                ways[which].append(Way(part.chance, np.stack(E)[:, None], np.stack(R)[:, None], walk))
             L = _with_one(np.kron(V[:, :p] @ step.keep @ U[:p], np.eye(d)))
-            shares = [Contribution(w, pi) for w, pi in zip(ways, self.outcomes.stationary, strict=True)]
+            groups = [(np.array(i), Contribution(w, self.outcomes.stationary[list(i)])) for i, w in ways.items()]
             noise = V[:, :p] @ step.noise
-            found.append(Exchanged(L, shares, _with_zero(np.kron(noise @ noise.T, np.eye(d)))))
+            found.append(Exchanged(L, groups, _with_zero(np.kron(noise @ noise.T, np.eye(d)))))
         return found
 
-    def _walk(self, agent: int, part: Part, actions: list[Action]) -> Walk:
-        """Returns an agent's walk, which the outcomes of a round share if the agent does the same in them."""
-        moves = tuple((len(action.calls), action.moves, action.times) for action in actions)
-        if (agent, id(part), moves) not in self._walks:
-            self._walks[agent, id(part), moves] = Walk(part, actions, Outcomes(*(x[agent] for x in self.outcomes)))
-        return self._walks[agent, id(part), moves]
+    def _walk(self, agents: tuple[int, ...], part: Part, actions: list[Action]) -> Walk:
+        """Returns the walks of agents, which the outcomes of a round share if the agents do the same in them."""
+        what = (agents, id(part), tuple((len(action.calls), action.moves, action.times) for action in actions))
+        if what not in self._walks:
+            self._walks[what] = Walk(part, actions, Outcomes(*(x[list(agents)] for x in self.outcomes)))
+        return self._walks[what]
 
     def noiseless(self) -> "Federation":
         """Returns the same agents with their mean operators, and so with one state each."""
@@ -433,21 +543,24 @@ class Federation:
         """
         found, d = copy.copy(self), self.dim
 
+        def padded(share: Contribution) -> Contribution:
+            nothing = ((0, 0), (0, 0))
+            ways = [
+                w._replace(E=np.pad(w.E, (*nothing, (0, 0), (d, 0))), R=np.pad(w.R, (*nothing, (d, 0), (0, 0))))
+                for w in share.ways
+            ]
+            return Contribution(ways, share.stationary)
+
         def exchanged(step: Exchanged) -> Exchanged:
-            shares = []
-            for share, pi in zip(step.shares, self.outcomes.stationary, strict=True):
-                ways = [
-                    w._replace(E=np.pad(w.E, ((0, 0), (d, 0))), R=np.pad(w.R, ((d, 0), (0, 0)))) for w in share.ways
-                ]
-                shares.append(Contribution(ways, pi))
+            groups = [(which, padded(share)) for which, share in step.groups]
             L, noise = (np.pad(map, ((d, 0), (d, 0))) for map in (step.L, step.noise))
             L[:d, :d] = np.eye(d)
-            return Exchanged(L, shares, noise)
+            return Exchanged(L, groups, noise)
 
         found.rounds, found.first = ([[exchanged(s) for s in steps] for steps in r] for r in (self.rounds, self.first))
         found.mixing = self.mixing_by(part)
         found.show, found.start = np.eye(d, d + self.size), np.concatenate([np.eye(d), self.start])
-        found.extra = d
+        found.extra, found._carried = d, {}
         return found
 
     def mixing_by(self, part: float) -> np.ndarray:
@@ -460,29 +573,42 @@ class Federation:
         """Returns the linear and the constant part of a round in the mean, in which every exchange is on average."""
         mean = np.zeros((self.size + 1,) * 2)
         for chance, steps in zip(self.pieces.chances, self.rounds, strict=True):
-            mean += chance * functools.reduce(lambda X, step: step.others(()) @ X, steps, np.eye(self.size + 1))
+            mean += chance * functools.reduce(lambda X, step: step.mean @ X, steps, np.eye(self.size + 1))
         return mean[:-1, :-1], mean[:-1, -1]
+
+    def carried(self, steps: Sequence[Exchanged]) -> tuple[np.ndarray, np.ndarray]:
+        r"""Returns what each agent adds to the mean round $\bar L$, `(M, N + 1, N + 1)`, and the mean round.
+
+        In the mean round, every exchange is on average. But an agent carries its chain from one exchange to the next.
+        """
+        if id(steps) not in self._carried:
+            one, agents = np.eye(self.size + 1), tuple(range(self.num_agents))
+            X = self.outcomes.stationary[..., None, None] * one
+            for step in steps:
+                X = step.followed_each(X, agents)
+            mean = functools.reduce(lambda X, step: step.mean @ X, steps, one)
+            self._carried[id(steps)] = X.sum(1) - mean, mean
+        return self._carried[id(steps)]
 
     @functools.cached_property
     def field(self) -> float | None:
         """The mean-square radius in the Gaussian field of all agents."""
         S, N, chances = self.num_states, self.size, self.pieces.chances
-        begun = np.eye(S)[:, :, None, None] * np.eye(N + 1)  # by the state at the start, then by the current one
-        members = [i for _, (i,) in self.sets(1)]
+        counts, members = np.array([number for number, _ in self.sets(1)]), tuple(i for _, (i,) in self.sets(1))
         maps, kernels = np.zeros((len(members), S, N, N)), np.zeros((len(members), S, S))
+        begun = np.eye(S)[:, None, :, None, None] * np.eye(N + 1)  # by the state at the start, then by the current one
+        mean, together = np.zeros((N + 1, N + 1)), max(1, ROOM // (S * (N + 1)) ** 2)
         for chance, steps in zip(chances, self.rounds, strict=True):
-            for k, i in enumerate(members):
-                X, kernel = begun, np.eye(S)
+            for k in range(0, len(members), together):
+                some = members[k : k + together]
+                X = np.broadcast_to(begun, (S, len(some), S, N + 1, N + 1))
                 for step in steps:
-                    share = step.shares[i]
-                    X = share.moved(step.others((i,)) @ X) + share.crossed(X)
-                    kernel = kernel @ share.kernel
-                maps[k] += chance * X.sum(1)[:, :-1, :-1]
-                kernels[k] += chance * kernel
-        counts, pi = np.array([number for number, _ in self.sets(1)]), self.outcomes.stationary[members]
-        alone, _ = self.mean_round()  # in which no agent's later exchanges depend on its earlier observations
-        mean = alone + np.einsum("k,kab->ab", counts, np.einsum("ks,ksab->kab", pi, maps) - alone)
-        return field_radius(mean, maps, counts, kernels, pi)
+                    X = step.followed_each(X, some)
+                maps[k : k + together] += chance * X.sum(2).swapaxes(0, 1)[..., :-1, :-1]
+            kernels += chance * functools.reduce(np.matmul, [step.kernels[list(members)] for step in steps])
+            carried, alone = self.carried(steps)
+            mean += chance * (alone + carried.sum(0))
+        return field_radius(mean[:-1, :-1], maps, counts, kernels, self.outcomes.stationary[list(members)])
 
     def work(self, sites: int) -> float:
         """Returns the approximate number of multiplications in a round with this number of sites."""
@@ -491,8 +617,8 @@ class Federation:
             return math.inf
         for step in self.rounds[0]:
             after, before = step.L.shape
-            own = sum(way.walk.work(before + after) for share in step.shares for way in share.ways) / self.num_agents
-            total += S**sites * (2 * before * after * (before + after) + sites * own)
+            own = sum(len(i) * w.walk.work(before + after) for i, share in step.groups for w in share.ways)
+            total += S**sites * (2 * before * after * (before + after) + sites * own / self.num_agents)
         return len(self.rounds) * total
 
 

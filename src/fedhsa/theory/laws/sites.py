@@ -114,9 +114,17 @@ class EverySiteLaw(SitesLaw):
 
     def exchange(self, steps, blocks):
         *batch, _, N, _ = blocks.shape
-        blocks = blocks.reshape(*batch, *self.shape, N, N)
+        began = blocks = blocks.reshape(*batch, *self.shape, N, N)
         for step in steps:
             blocks = step.advance(blocks, self.sites, len(batch))
+        if len(steps) > 1 and len(self.sites) < self.federation.num_agents:
+            K, _ = self.federation.carried(steps)
+            rest = K.sum(0) - K[list(self.sites)].sum(0)
+            added, moved = began @ rest.T, began
+            for step in steps:
+                added = step.followed(added, self.sites, len(batch))
+                moved = step.moved(moved, self.sites, len(batch))
+            blocks = blocks + added + transpose(added) + rest @ moved @ rest.T
         return blocks.reshape(*batch, -1, *blocks.shape[-2:])
 
     def total(self, blocks):
@@ -128,6 +136,10 @@ class EachSiteLaw(SitesLaw):
 
     Let $U = V_\emptyset$, and let $W_i$ be the image of $\pi_i U + V_i$ under an exchange with site $i$. Then
     $U' = \bar L U \bar L^T + \sum_i (\sum_s W_i(s) - \bar L U \bar L^T)$ and $V_i' = W_i - \pi_i \sum_s W_i(s)$.
+
+    If a round has several exchanges, an agent that carries its chain from one to the next adds $K_i$ to the mean round.
+    This is not in the mean maps of single exchanges, so that a round with site $i$ lacks $\sum_{j \ne i} K_j$, which is
+    added at its end.
     """
 
     basis = "one site"
@@ -135,6 +147,7 @@ class EachSiteLaw(SitesLaw):
     def __init__(self, federation: Federation, sites: Sequence[int] | None = None):
         super().__init__(federation)
         self.sites = tuple(range(federation.num_agents)) if sites is None else tuple(sites)
+        self.pi = federation.outcomes.stationary[list(self.sites)][..., None, None]
 
     def begin(self, start, *, stationary=False):
         start, outcomes = self.lifted(start), self.federation.outcomes
@@ -144,20 +157,35 @@ class EachSiteLaw(SitesLaw):
         return np.concatenate([square[None], away.reshape(-1, 1, 1) * square])
 
     def exchange(self, steps, blocks):
-        S, outcomes = self.federation.num_states, self.federation.outcomes
-        batch = blocks.shape[:-3]
+        U, began = blocks[..., 0, :, :], self._by_states(blocks)
+        Y = began
         for step in steps:
-            U, V = blocks[..., 0, :, :], blocks[..., 1:, :, :].reshape(*batch, len(self.sites), S, *blocks.shape[-2:])
-            still = step.alone(U)
-            after, away = still, []
-            for k, i in enumerate(self.sites):
-                pi = outcomes.stationary[i][:, None, None]
-                W = step.advance(pi * U[..., None, :, :] + V[..., k, :, :, :], (i,), len(batch))
-                total = W.sum(-3)
-                after = after + total - still
-                away.append(W - pi * total[..., None, :, :])
-            blocks = np.concatenate([after[..., None, :, :], *away], axis=-3)
-        return blocks
+            still = step.alone(Y[..., 0, :, :, :].sum(-3))
+            blocks = self._summed(step.advance_each(Y, self.sites), still)
+            Y = self._by_states(blocks)
+        if len(steps) == 1:
+            return blocks
+        K, alone = self.federation.carried(steps)
+        mean, rest = alone + K.sum(0), (K.sum(0) - K[list(self.sites)])[:, None]
+        kernel = functools.reduce(np.matmul, [step.kernels[list(self.sites)] for step in steps])
+        added = began @ transpose(rest)
+        for step in steps:
+            added = step.followed_each(added, self.sites)
+        moved = (transpose(kernel) @ began.reshape(*began.shape[:-2], -1)).reshape(began.shape)
+        W = added + transpose(added) + rest @ moved @ transpose(rest)
+        return blocks + self._summed(W, mean @ U @ mean.T - alone @ U @ alone.T)
+
+    def _by_states(self, blocks: np.ndarray) -> np.ndarray:
+        """Returns the moments on the states of each agent, `(..., n, S, N, N)`."""
+        shape = (*blocks.shape[:-3], len(self.sites), self.federation.num_states, *blocks.shape[-2:])
+        return self.pi * blocks[..., :1, None, :, :] + blocks[..., 1:, :, :].reshape(shape)
+
+    def _summed(self, W: np.ndarray, still: np.ndarray) -> np.ndarray:
+        """Returns blocks from the images of all agents' moments, and from the image of the total without any site."""
+        total = W.sum(-3)
+        after = still + (total - still[..., None, :, :]).sum(-3)
+        away = (W - self.pi * total[..., None, :, :]).reshape(*W.shape[:-4], -1, *W.shape[-2:])
+        return np.concatenate([after[..., None, :, :], away], axis=-3)
 
     def total(self, blocks):
         return blocks[..., 0, :, :]
