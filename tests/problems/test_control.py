@@ -388,11 +388,9 @@ def test_importance_averaging_counts_who_has_seen_more():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sarsa", "td-lambda"])
-def test_every_algorithm_and_wrapper_that_can_run_runs(name):
+def test_every_algorithm_and_wrapper_that_can_run_on_sarsa_runs():
     """Those that cannot say why when they are made or checked; nobody fails in the middle."""
-    dim = {"dim": 3} if name == "td-lambda" else {}
-    problem = fh.problems.make(name, {"num_agents": 2, "num_states": 4} | dim)
+    problem = fh.problems.make("sarsa", {"num_agents": 2, "num_states": 4})
     ran, refused = [], []
     for algorithm in fh.ALGORITHMS:
         try:

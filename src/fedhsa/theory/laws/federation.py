@@ -164,7 +164,11 @@ class Walk:
 
     def of(self, which: Any) -> "Walk":
         """Returns the walks of some of the agents, or of one of them without an axis of agents."""
-        return Walk(self.part, self.actions, Outcomes(*(x[which] for x in self.agents)))
+        found = Walk(self.part, self.actions, Outcomes(*(x[which] for x in self.agents)))
+        for name in ("first", "matrix"):  # which take long
+            if name in vars(self):
+                vars(found)[name] = vars(self)[name][which]
+        return found
 
     @functools.cached_property
     def maps(self) -> list[tuple[np.ndarray, Action]]:
@@ -299,6 +303,10 @@ class Contribution:
             [Way(p, E[rows], R[rows], walk.of(which)) for p, E, R, walk in self.ways], self.stationary[which]
         )
 
+    def between(self, into: np.ndarray, out_of: np.ndarray) -> "Contribution":
+        """Returns the same with other coordinates of $x$ after the exchange, and before it."""
+        return Contribution([w._replace(E=w.E @ out_of, R=into @ w.R) for w in self.ways], self.stationary)
+
     @functools.cached_property
     def mean(self) -> np.ndarray:
         """The contribution on average as a map of $x$, with the chains in their stationary states."""
@@ -409,25 +417,59 @@ class Exchanged:
             X = np.moveaxis(self.share(i).moved(np.moveaxis(X, batch + q, -3)), -3, batch + q)
         return X
 
-    def advance_each(self, Y: np.ndarray, agents: tuple[int, ...]) -> np.ndarray:
-        """Returns moments `(..., n, S, N, N)` after the exchange, where each agent in turn is the only site."""
-        L = (self.mean - self.means[list(agents)])[:, None]
-        UX = L @ Y
-        UU = UX @ transpose(L) + Y[..., -1:, -1:] * self.noise
-        found = np.empty_like(UU)
-        for places, share in self.some(agents):
-            with_u = share.crossed(transpose(UX[..., places, :, :, :]))
-            own = share.moved(UU[..., places, :, :, :]) + share.squared(Y[..., places, :, :, :])
-            found[..., places, :, :, :] = own + with_u + transpose(with_u)
-        return found
+    def each(self, agents: tuple[int, ...]) -> "EachAlone":
+        """Returns the exchange with each of these agents as the only site."""
+        return EachAlone((self.mean - self.means[list(agents)])[:, None], self.some(agents), self.noise)
 
-    def followed_each(self, X: np.ndarray, agents: tuple[int, ...]) -> np.ndarray:
-        """Returns what `followed` does, `(..., n, S, N, k)`, where each agent in turn is the only site."""
-        UX = (self.mean - self.means[list(agents)])[:, None] @ X
+    def total(self, Y: np.ndarray, agents: tuple[int, ...]) -> np.ndarray:
+        r"""Returns $\bar L U \bar L^T + \sum_i (\sum_s W_i(s) - \bar L U \bar L^T)$, where $W_i$ is the image of $Y_i$.
+
+        With the contributions $c_i$ of the agents, their mean maps $C_i$ and $D_i = E[c_i x^T] - C_i U$, the summand is
+        $E[c_i c_i^T] + D_i (\bar L - C_i)^T + (\bar L - C_i) D_i^T - C_i U C_i^T$.
+        """
+        U, C = Y[..., 0, :, :, :].sum(-3), self.means[list(agents)]
+        D, found = -C @ U[..., None, :, :], self.alone(U)
         for places, share in self.some(agents):
+            for p, E, R, walk in share.ways:
+                X, R = E @ Y[..., places, :, :, :], R[:, 0]
+                D[..., places, :, :] += p * (R @ walk.crossed(X).sum(-3))
+                squares = R @ walk.squared(X @ transpose(E)).sum(-3)
+                found = found + p * np.einsum("...iab,icb->...ac", squares, R, optimize=True)
+        added = D.sum(-3) @ self.mean.T - np.einsum("...iab,icb->...ac", D, C, optimize=True)
+        squares = np.einsum("...iab,icb->...ac", C @ U[..., None, :, :], C, optimize=True)
+        return found + added + transpose(added) - squares
+
+
+class EachAlone(NamedTuple):
+    """An exchange in which each of some agents in turn is the only site; moments are `(..., n, S, N, N)`."""
+
+    L: np.ndarray
+    """The map of $x$ by everybody else, `(n, 1, N', N)`."""
+    groups: Sequence[tuple[np.ndarray, Contribution]]
+    noise: np.ndarray
+
+    def advance(self, Y: np.ndarray) -> np.ndarray:
+        """Returns second moments after the exchange."""
+        UX = self.L @ Y
+        UU = UX @ transpose(self.L) + Y[..., -1:, -1:] * self.noise
+        for places, share in self.groups:
+            at = (..., places, slice(None), slice(None), slice(None))
+            with_u = share.crossed(transpose(UX[at]))
+            UU[at] = share.moved(UU[at]) + share.squared(Y[at]) + with_u + transpose(with_u)
+        return UU
+
+    def followed(self, X: np.ndarray) -> np.ndarray:
+        """Returns $E[x w^T]$, `(..., n, S, N, k)`, after the exchange, for $w$ that does not change."""
+        UX = self.L @ X
+        for places, share in self.groups:
             at = (..., places, slice(None), slice(None), slice(None))
             UX[at] = share.moved(UX[at]) + share.crossed(X[at])
         return UX
+
+    def between(self, into: np.ndarray, out_of: np.ndarray) -> "EachAlone":
+        """Returns the same with other coordinates of $x$ after the exchange and before it, for each agent its own."""
+        groups = [(at, share.between(into[at], out_of[at])) for at, share in self.groups]
+        return EachAlone(into @ self.L @ out_of, groups, into @ self.noise @ transpose(into))
 
 
 class Federation:
@@ -440,6 +482,7 @@ class Federation:
         self._common: Coordinates | None = None
         self._walks: dict[Any, Walk] = {}
         self._carried: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._seen: dict[Any, list[Exchanged]] = {}
         self.extra, self.mixing = 0, None
         """The size of a running mean beside the state, and the map by which it moves after a round."""
         self.rounds = [self._round(steps) for steps in pieces.rounds]
@@ -560,7 +603,7 @@ class Federation:
         found.rounds, found.first = ([[exchanged(s) for s in steps] for steps in r] for r in (self.rounds, self.first))
         found.mixing = self.mixing_by(part)
         found.show, found.start = np.eye(d, d + self.size), np.concatenate([np.eye(d), self.start])
-        found.extra, found._carried = d, {}
+        found.extra, found._carried, found._seen = d, {}, {}
         return found
 
     def mixing_by(self, part: float) -> np.ndarray:
@@ -576,6 +619,29 @@ class Federation:
             mean += chance * functools.reduce(lambda X, step: step.mean @ X, steps, np.eye(self.size + 1))
         return mean[:-1, :-1], mean[:-1, -1]
 
+    def seen_by(self, steps: Sequence[Exchanged], sites: tuple[int, ...]) -> list[Exchanged]:
+        """Returns the exchanges of a round of these agents, with the others on average.
+
+        Between the exchanges $x$ is reduced to what affects these agents, or the state at the end of the round.
+        """
+        key = id(steps), sites
+        if key not in self._seen:
+            out_of = self.matters(steps, sites)
+            self._seen[key] = []
+            for step, V, U in zip(steps, [*out_of[1:], np.eye(self.size + 1)], out_of, strict=True):
+                groups = [(at, share.between(V.T, U)) for at, share in step.some(sites)]
+                self._seen[key].append(Exchanged(V.T @ step.others(sites) @ U, groups, V.T @ step.noise @ V))
+        return self._seen[key]
+
+    def matters(self, steps: Sequence[Exchanged], sites: tuple[int, ...]) -> list[np.ndarray]:
+        """Returns bases of what matters to these agents or at the end of a round, as columns, before each exchange."""
+        found = [np.eye(self.size + 1)]
+        for step in steps[:0:-1]:
+            own = [E.reshape(-1, E.shape[-1]) for _, share in step.some(sites) for _, E, *_ in share.ways]
+            rows = np.concatenate([found[0].T @ step.others(sites), *own])[:, :-1]
+            found.insert(0, _with_one(_spanned(rows.T)))
+        return [np.eye(self.size + 1), *found[:-1]]
+
     def carried(self, steps: Sequence[Exchanged]) -> tuple[np.ndarray, np.ndarray]:
         r"""Returns what each agent adds to the mean round $\bar L$, `(M, N + 1, N + 1)`, and the mean round.
 
@@ -585,7 +651,7 @@ class Federation:
             one, agents = np.eye(self.size + 1), tuple(range(self.num_agents))
             X = self.outcomes.stationary[..., None, None] * one
             for step in steps:
-                X = step.followed_each(X, agents)
+                X = step.each(agents).followed(X)
             mean = functools.reduce(lambda X, step: step.mean @ X, steps, one)
             self._carried[id(steps)] = X.sum(1) - mean, mean
         return self._carried[id(steps)]
@@ -603,7 +669,7 @@ class Federation:
                 some = members[k : k + together]
                 X = np.broadcast_to(begun, (S, len(some), S, N + 1, N + 1))
                 for step in steps:
-                    X = step.followed_each(X, some)
+                    X = step.each(some).followed(X)
                 maps[k : k + together] += chance * X.sum(2).swapaxes(0, 1)[..., :-1, :-1]
             kernels += chance * functools.reduce(np.matmul, [step.kernels[list(members)] for step in steps])
             carried, alone = self.carried(steps)
@@ -615,10 +681,10 @@ class Federation:
         S, total = float(self.num_states), 0.0
         if sites * math.log2(max(S, 2)) > 60:
             return math.inf
-        for step in self.rounds[0]:
+        for step in self.seen_by(self.rounds[0], tuple(range(min(sites, self.num_agents)))):
             after, before = step.L.shape
             own = sum(len(i) * w.walk.work(before + after) for i, share in step.groups for w in share.ways)
-            total += S**sites * (2 * before * after * (before + after) + sites * own / self.num_agents)
+            total += S**sites * (2 * before * after * (before + after) + own)
         return len(self.rounds) * total
 
 

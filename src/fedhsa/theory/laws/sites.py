@@ -21,7 +21,7 @@ import numpy as np
 from ..._linear import transpose
 from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
-from .federation import Exchanged, Federation, outcomes_of
+from .federation import EachAlone, Exchanged, Federation, outcomes_of
 from .finite import finite_law
 from .moments import AbstractLaw, AbstractSteppedLaw, MomentLaw, Moments, NotDerivedError, Radius, TooLargeError
 from .pieces import derive
@@ -115,15 +115,16 @@ class EverySiteLaw(SitesLaw):
     def exchange(self, steps, blocks):
         *batch, _, N, _ = blocks.shape
         began = blocks = blocks.reshape(*batch, *self.shape, N, N)
-        for step in steps:
-            blocks = step.advance(blocks, self.sites, len(batch))
+        seen, sites = self.federation.seen_by(steps, self.sites), range(len(self.sites))
+        for step in seen:
+            blocks = step.advance(blocks, sites, len(batch))
         if len(steps) > 1 and len(self.sites) < self.federation.num_agents:
             K, _ = self.federation.carried(steps)
             rest = K.sum(0) - K[list(self.sites)].sum(0)
             added, moved = began @ rest.T, began
-            for step in steps:
-                added = step.followed(added, self.sites, len(batch))
-                moved = step.moved(moved, self.sites, len(batch))
+            for step in seen:
+                added = step.followed(added, sites, len(batch))
+                moved = step.moved(moved, sites, len(batch))
             blocks = blocks + added + transpose(added) + rest @ moved @ rest.T
         return blocks.reshape(*batch, -1, *blocks.shape[-2:])
 
@@ -148,6 +149,7 @@ class EachSiteLaw(SitesLaw):
         super().__init__(federation)
         self.sites = tuple(range(federation.num_agents)) if sites is None else tuple(sites)
         self.pi = federation.outcomes.stationary[list(self.sites)][..., None, None]
+        self._known: dict[int, tuple[list[EachAlone], np.ndarray | None]] = {}
 
     def begin(self, start, *, stationary=False):
         start, outcomes = self.lifted(start), self.federation.outcomes
@@ -158,22 +160,47 @@ class EachSiteLaw(SitesLaw):
 
     def exchange(self, steps, blocks):
         U, began = blocks[..., 0, :, :], self._by_states(blocks)
-        Y = began
-        for step in steps:
-            still = step.alone(Y[..., 0, :, :, :].sum(-3))
-            blocks = self._summed(step.advance_each(Y, self.sites), still)
-            Y = self._by_states(blocks)
+        after, Y = self._advanced(steps, U, began)
         if len(steps) == 1:
-            return blocks
+            return self._summed(Y, after)
         K, alone = self.federation.carried(steps)
         mean, rest = alone + K.sum(0), (K.sum(0) - K[list(self.sites)])[:, None]
         kernel = functools.reduce(np.matmul, [step.kernels[list(self.sites)] for step in steps])
         added = began @ transpose(rest)
         for step in steps:
-            added = step.followed_each(added, self.sites)
+            added = step.each(self.sites).followed(added)
         moved = (transpose(kernel) @ began.reshape(*began.shape[:-2], -1)).reshape(began.shape)
         W = added + transpose(added) + rest @ moved @ transpose(rest)
-        return blocks + self._summed(W, mean @ U @ mean.T - alone @ U @ alone.T)
+        return self._summed(Y, after) + self._summed(W, mean @ U @ mean.T - alone @ U @ alone.T)
+
+    def _advanced(self, steps: list[Exchanged], U: np.ndarray, Y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the image of the total by the last exchange without any site, and of all agents' moments.
+
+        With two exchanges, an agent's moments between them are reduced to what matters to it, since a method may carry
+        memories of all agents there.
+        """
+        each, basis = self._each(steps)
+        for step, alone in zip(steps[:-1], each, strict=False):
+            U, W = step.total(Y, self.sites), alone.advance(Y)
+            seen = U[..., None, None, :, :]
+            seen = seen if basis is None else transpose(basis) @ seen @ basis
+            Y = W + self.pi * (seen - W.sum(-3, keepdims=True))
+        return steps[-1].alone(U), each[-1].advance(Y)
+
+    def _each(self, steps: list[Exchanged]) -> tuple[list[EachAlone], np.ndarray | None]:
+        """Returns the exchanges with each agent as the only site, and its coordinates between two if they are fewer."""
+        if id(steps) not in self._known:
+            each, basis = [step.each(self.sites) for step in steps], None
+            if len(steps) == 2:
+                bases = [self.federation.matters(steps, (i,))[1] for i in self.sites]
+                most = max(one.shape[1] for one in bases)
+                basis = np.zeros((len(bases), 1, len(bases[0]), most))
+                for k, one in enumerate(bases):  # the last coordinate is the constant
+                    basis[k, 0, :, : one.shape[1] - 1], basis[k, 0, :, -1] = one[:, :-1], one[:, -1]
+                whole = np.broadcast_to(np.eye(self.dim + 1), (len(bases), 1, self.dim + 1, self.dim + 1))
+                each = [each[0].between(transpose(basis), whole), each[1].between(whole, basis)]
+            self._known[id(steps)] = each, basis
+        return self._known[id(steps)]
 
     def _by_states(self, blocks: np.ndarray) -> np.ndarray:
         """Returns the moments on the states of each agent, `(..., n, S, N, N)`."""
