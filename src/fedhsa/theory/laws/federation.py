@@ -21,7 +21,7 @@ from ..stability import step_of, with_step
 from .field import field_radius
 from .finite import edges_of, finite_law, kinds_of
 from .moments import NotDerivedError, Steps
-from .pieces import MEAN, Call, Part, Pieces, Step, apply, derive
+from .pieces import MEAN, ROUNDING, Call, Part, Pieces, Step, apply, derive
 
 MATRIX = 700
 """The size up to which an agent's map of first or second moments is a matrix."""
@@ -30,7 +30,7 @@ DRAWS, SOME, SEED = 3, 4, 0
 sizes whose rounds reach what those of all step sizes do, and the seed of these rounds."""
 FACTORS = np.array([1.0, 0.37, 0.11])
 """Step sizes relative to one, whose rounds reach what those of any step size do."""
-SMALL, ROOM = 1e-9, 2**23
+SMALL, ROOM = 1e-10, 2**23
 """The relative size below which a direction is rounding, and the largest size of maps that are followed at once."""
 
 
@@ -637,9 +637,14 @@ class Federation:
         """Returns bases of what matters to these agents or at the end of a round, as columns, before each exchange."""
         found = [np.eye(self.size + 1)]
         for step in steps[:0:-1]:
-            own = [E.reshape(-1, E.shape[-1]) for _, share in step.some(sites) for _, E, *_ in share.ways]
-            rows = np.concatenate([found[0].T @ step.others(sites), *own])[:, :-1]
-            found.insert(0, _with_one(_spanned(rows.T)))
+            begun = [E.reshape(-1, E.shape[-1])[:, :-1].T for _, share in step.some(sites) for _, E, *_ in share.ways]
+            own, rest = _spanned(np.concatenate(begun, axis=1)), (found[0].T @ step.others(sites))[:, :-1].T
+            size = np.abs(rest).max(initial=0.0)
+            for _ in range(2):  # two passes are sufficient against rounding
+                rest = rest - own @ (own.T @ rest)
+            if np.abs(rest).max(initial=0.0) > ROUNDING * size:  # it may be small with the step size, and matter
+                own = np.concatenate([own, _spanned(rest)], axis=1)
+            found.insert(0, _with_one(own))
         return [np.eye(self.size + 1), *found[:-1]]
 
     def carried(self, steps: Sequence[Exchanged]) -> tuple[np.ndarray, np.ndarray]:
