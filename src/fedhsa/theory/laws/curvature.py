@@ -217,7 +217,7 @@ def bent_law(problem: Problem, algorithm: AbstractAlgorithm, law_of: LawOf) -> B
     kind, A_bar = _Kind(finite.pairs, finite.independent, False, 1), problem.jacobians(problem.root).mean(0)
     model = linearised(problem)
     law, own = law_of(model, algorithm), 0.0
-    if isinstance(step := step_of(algorithm), float | int):  # a method of one's own may have none
+    if isinstance(step := step_of(algorithm), float | int):  # a user's method may have none
         own = (algorithm.block_length - 1) / 2 * step**2 * correlations(problem).long_run
     for _ in range(REPEATED):
         if not law.mean_square_radius().stable:  # pyright: ignore[reportOptionalMemberAccess]

@@ -616,7 +616,7 @@ class Federation:
         """Returns the linear and the constant part of a round in the mean, in which every exchange is on average."""
         mean = np.zeros((self.size + 1,) * 2)
         for chance, steps in zip(self.pieces.chances, self.rounds, strict=True):
-            mean += chance * functools.reduce(lambda X, step: step.mean @ X, steps, np.eye(self.size + 1))
+            mean += chance * _mean_of(steps)
         return mean[:-1, :-1], mean[:-1, -1]
 
     def seen_by(self, steps: Sequence[Exchanged], sites: tuple[int, ...]) -> list[Exchanged]:
@@ -653,11 +653,10 @@ class Federation:
         In the mean round, every exchange is on average. But an agent carries its chain from one exchange to the next.
         """
         if id(steps) not in self._carried:
-            one, agents = np.eye(self.size + 1), tuple(range(self.num_agents))
-            X = self.outcomes.stationary[..., None, None] * one
+            agents, mean = tuple(range(self.num_agents)), _mean_of(steps)
+            X = self.outcomes.stationary[..., None, None] * np.eye(self.size + 1)
             for step in steps:
                 X = step.each(agents).followed(X)
-            mean = functools.reduce(lambda X, step: step.mean @ X, steps, one)
             self._carried[id(steps)] = X.sum(1) - mean, mean
         return self._carried[id(steps)]
 
@@ -691,6 +690,11 @@ class Federation:
             own = sum(len(i) * w.walk.work(before + after) for i, share in step.groups for w in share.ways)
             total += S**sites * (2 * before * after * (before + after) + own)
         return len(self.rounds) * total
+
+
+def _mean_of(steps: Sequence[Exchanged]) -> np.ndarray:
+    """Returns the map of $(x, 1)$ by exchanges that are on average."""
+    return functools.reduce(lambda X, step: step.mean @ X, steps[1:], steps[0].mean)
 
 
 Coordinates: TypeAlias = tuple[list[np.ndarray], list[np.ndarray]]
