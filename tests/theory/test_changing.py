@@ -7,6 +7,9 @@ import pytest
 import fedhsa as fh
 from fedhsa.problems import td
 from fedhsa.theory import changing
+from fedhsa.theory.laws.federation import Federation, outcomes_of
+from fedhsa.theory.laws.pieces import pieces_of
+from fedhsa.theory.laws.sites import EachSiteLaw
 from theory.test_sites import scafflsa_by_paths, turns
 
 DECREASING = fh.Polynomial(3.5, offset=60.0, power=0.7)
@@ -102,6 +105,20 @@ def test_a_step_size_for_each_block_multiplies_the_operators_of_that_block():
         largest = max(np.linalg.eigvals(np.eye(2) + D / 0.3 * prediction.max_step_size @ A.mean(0)), key=abs)
         assert prediction.max_step_size > 0.3
         assert abs(largest) < 1 + 1e-6  # the mean square diverges no later than the mean
+
+
+def test_many_agents_follow_steps_that_change_as_each_of_them_alone_does():
+    """Without a correction both laws are the same closure; here they change the step size after two rounds."""
+    problem, start = td.random(8, 3, 2, laziness=0.5), np.array([1.0, -2.0])
+    method = fh.LocalSA(fh.Stages((0.2, 0.1), begins=(2,)), 3)
+    found = fh.theory.predict(problem, method).law
+    laws = [EachSiteLaw(Federation(pieces_of(fh.LocalSA(x, 3), 8, 2), outcomes_of(problem), "")) for x in (0.2, 0.1)]
+    state, expected = laws[0].enter(start), [start @ start]
+    for law in (laws[0], laws[0], laws[1], laws[1]):
+        state = law.step(state)
+        expected.append(law.seen(state).square)
+    assert found.last.basis == "one site"
+    np.testing.assert_allclose(found.errors(start, 4), expected, rtol=1e-8)
 
 
 def test_what_is_left_out_is_that_of_the_worst_step_size():

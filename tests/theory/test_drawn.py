@@ -11,10 +11,11 @@ import fedhsa as fh
 from fedhsa.algorithms import AbstractWrapper, Effect
 from fedhsa.theory import predict
 from fedhsa.theory.laws.federation import Federation, outcomes_of
+from fedhsa.theory.laws.markov import sites_law
 from fedhsa.theory.laws.moments import NotDerivedError
 from fedhsa.theory.laws.pieces import derive
 from fedhsa.theory.laws.reported import MeanOnChainsLaw
-from fedhsa.theory.laws.sites import EachSiteLaw, EverySiteLaw, TwoSitesLaw, sites_law
+from fedhsa.theory.laws.sites import EachSiteLaw, EverySiteLaw, TwoSitesLaw
 from theory.enumeration import stationary
 
 ETA, H, STAY = 0.2, 2, 0.8

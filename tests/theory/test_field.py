@@ -10,12 +10,10 @@ import fedhsa as fh
 from fedhsa.cli.forecast import explain_divergence
 from fedhsa.problems import finite_sum, td
 from fedhsa.theory import PredictionWarning
-from fedhsa.theory.laws import sites
-from fedhsa.theory.laws.clusters import agents_of
 from fedhsa.theory.laws.field import field_radius
-from fedhsa.theory.laws.finite import edges_of, finite_law
+from fedhsa.theory.laws.many import ManyAgentsLaw
+from fedhsa.theory.laws.markov import sites_law
 from fedhsa.theory.laws.moments import Radius
-from fedhsa.theory.maps.rounds import require_rule
 
 EDGE = [(24, 0.055, 0.86, 2.65, 0.344), (24, 0.005, 0.7, 2.0, 0.05)]
 """Agents, probability to switch, mean slope, spread of slopes, step size."""
@@ -96,10 +94,8 @@ def test_the_radius_of_the_field_is_nearly_that_of_all_occupancies(step):
 )
 def test_the_field_is_the_same_from_pieces_and_from_the_local_rule(method):
     problem = td.random(num_agents=4, num_states=3, dim=2, laziness=0.8)
-    law = finite_law(problem.agents.source)
-    assert law is not None
-    by_rule = agents_of(edges_of(problem, law), require_rule(method)).field
-    by_pieces = sites.sites_law(problem, method).federation.field
+    by_rule = ManyAgentsLaw(problem, method).mean_square_radius().field
+    by_pieces = sites_law(problem, method).federation.field
     assert by_rule == pytest.approx(by_pieces, rel=1e-9)
 
 
@@ -109,13 +105,11 @@ def test_the_field_of_corrected_steps_from_pieces_tends_to_that_of_the_rule():
     for copies in (1, 8):
         agents = fh.tree.take(few.agents, np.tile(np.arange(3), copies))
         problem = fh.Problem(agents, like=np.zeros(2), theta_star=few.root)
-        law = finite_law(problem.agents.source)
-        assert law is not None
-        known = agents_of(edges_of(problem, law), require_rule(fh.FedHSA(0.4, 3)))
-        by_pieces = sites.sites_law(problem, fh.FedHSA(0.4, 3)).federation.field
+        by_rule = ManyAgentsLaw(problem, fh.FedHSA(0.4, 3)).mean_square_radius().field
+        by_pieces = sites_law(problem, fh.FedHSA(0.4, 3)).federation.field
         assert by_pieces is not None
-        assert known.field is not None
-        apart.append(abs(known.field - by_pieces))
+        assert by_rule is not None
+        apart.append(abs(by_rule - by_pieces))
     assert apart[0] < 2e-3
     assert 6 < apart[0] / apart[1] < 10  # for eight times as many agents
 

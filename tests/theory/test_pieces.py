@@ -15,13 +15,13 @@ from fedhsa.theory.exact import NoiselessLaw
 from fedhsa.theory.laws import moments, played
 from fedhsa.theory.laws.additive import AdditiveLaw, HiddenNoise
 from fedhsa.theory.laws.carried import ErrorsOverTime
-from fedhsa.theory.laws.clusters import ProductLaw, agents_of
 from fedhsa.theory.laws.curvature import CurvedLaw, SeenAgent, _affine_field, _Quiet
 from fedhsa.theory.laws.finite import FiniteLaw
 from fedhsa.theory.laws.moments import Moments, RelaxationLaw
 from fedhsa.theory.laws.played import PlayedLaw
 from fedhsa.theory.laws.replies import RepliesLaw
 from fedhsa.theory.laws.reported import AveragedLaw
+from fedhsa.theory.laws.sites import EverySiteLaw
 from fedhsa.theory.laws.unbiased import DRAWS, _own_noise
 from fedhsa.theory.maps.joint import JointMap
 from fedhsa.theory.maps.linearise import LinearisedAgent
@@ -33,7 +33,7 @@ from fedhsa.theory.samples.long_run import lagged_means
 from fedhsa.theory.sketch import Outline, Sketch
 from theory import enumeration
 from theory.enumeration import Law, Rule
-from theory.test_enumerated import START, federation
+from theory.test_enumerated import START, by_rule, federation
 
 
 def scalar(factor, offset=0.0):
@@ -252,7 +252,7 @@ def test_a_law_without_a_matrix_has_the_same_long_run_radii_and_later_rounds(mon
     monkeypatch.setattr(moments, "KRYLOV", 12)
     agents, edges, chains = federation("edges", 2, (0, 1))
     rule = Rule(0.1, 2, 0.8)
-    law, truth = ProductLaw(agents_of(edges, LocalRule(*rule))), Law(agents, rule)
+    law, truth = EverySiteLaw(by_rule(edges, rule)), Law(agents, rule)
     assert law._matrix is None
     np.testing.assert_allclose(law.stationary().second, truth.moments[:-1, :-1], rtol=1e-8)
     assert law.mean_square_radius().value == pytest.approx(truth.mean_square_radius, rel=1e-7)

@@ -9,13 +9,13 @@ import pytest
 import fedhsa as fh
 from fedhsa.theory import predict
 from fedhsa.theory.entry import PredictionWarning
-from fedhsa.theory.laws import federation, moments, sites
-from fedhsa.theory.laws.clusters import OneSiteLaw, agents_of
+from fedhsa.theory.laws import federation, markov, moments
 from fedhsa.theory.laws.federation import Federation, outcomes_of
-from fedhsa.theory.laws.finite import edges_of, finite_law
+from fedhsa.theory.laws.many import ManyAgentsLaw
+from fedhsa.theory.laws.markov import sites_law
 from fedhsa.theory.laws.moments import NotDerivedError
-from fedhsa.theory.laws.pieces import derive, realise
-from fedhsa.theory.laws.sites import EachSiteLaw, EverySiteLaw, TwoSitesLaw, sites_law
+from fedhsa.theory.laws.pieces import derive, pieces_of, pieces_of_rule, realise
+from fedhsa.theory.laws.sites import EachSiteLaw, EverySiteLaw, TwoSitesLaw
 from fedhsa.theory.maps.rounds import require_rule
 from theory import bets
 from theory.by_paths import Truth
@@ -178,6 +178,16 @@ def test_one_site_is_exact_for_one_agent_and_pairs_for_two():
     assert alone.left_out > 1  # its floor is half of the truth
 
 
+@pytest.mark.parametrize("method", [fh.LocalSA(0.2, 3, 0.7), fh.FedHSA(0.2, 3, 0.8), fh.SynchronisedSA(0.2)])
+def test_a_local_rule_has_the_pieces_that_are_derived_from_its_exchanges(method):
+    outcomes = outcomes_of(turns(2, stay=0.9))
+    rule = pieces_of_rule(require_rule(method), 2)
+    laws = [EverySiteLaw(Federation(pieces, outcomes, "")) for pieces in (rule, derive(method, 2, 1))]
+    paths = [law.errors(np.ones(1), 6) for law in laws]
+    np.testing.assert_allclose(paths[0], paths[1], rtol=1e-11)
+    assert laws[0].dim == laws[1].dim == 1
+
+
 def test_one_site_in_rounds_with_two_exchanges_tends_to_the_law_that_closes_whole_rounds():
     """An agent that carries its chain from one exchange to the next changes the mean round, which all others meet.
 
@@ -186,11 +196,8 @@ def test_one_site_in_rounds_with_two_exchanges_tends_to_the_law_that_closes_whol
     apart = []
     for M in (8, 16):
         problem, method = fh.problems.finite_sum.from_arrays(*bets.harsh(M).arrays), fh.FedHSA(0.2, 10)
-        law = finite_law(problem.agents.source)
-        assert law is not None
-        rounds = OneSiteLaw(agents_of(edges_of(problem, law), require_rule(method)))
-        exchanges = EachSiteLaw(Federation(derive(method, M, 1), outcomes_of(problem), "FedHSA"))
-        apart.append(exchanges.settled().square / rounds.settled().square - 1)
+        exchanges = EachSiteLaw(Federation(pieces_of(method, M, 1), outcomes_of(problem), "FedHSA"))
+        apart.append(exchanges.settled().square / ManyAgentsLaw(problem, method).stationary().square - 1)
     assert 1.7 < apart[0] / apart[1] < 2.3
 
 
@@ -296,7 +303,7 @@ def test_live_variables_are_as_few_as_possible():
 def test_a_law_that_leaves_something_out_says_so(monkeypatch):
     problem, algorithm = turns(4), fh.SCAFFLSA(0.1, 5)
     exact = sites_law(problem, algorithm)
-    monkeypatch.setattr(sites, "PRODUCT", 0.0)
+    monkeypatch.setattr(markov, "PRODUCT", 0.0)
     with pytest.warns(PredictionWarning, match=r"may be off by .* \(pairs\) neglects some joint effects"):
         prediction = predict(problem, algorithm)
     error = abs(prediction.floor / exact.stationary().square - 1)

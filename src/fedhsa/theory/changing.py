@@ -330,7 +330,7 @@ def predict_changing(
 
 def _check_stepped(name: str, laws: Sequence[AbstractLaw]) -> list[AbstractSteppedLaw]:
     """Returns laws that can continue from each other; raises if they cannot."""
-    stepped = [law for law in laws if isinstance(law, AbstractSteppedLaw)]
+    stepped = [law for law in laws if isinstance(law, AbstractSteppedLaw) and law.steps]
     if len(stepped) < len(laws) or len({type(law) for law in laws}) > 1:
         raise TypeError(
             f"The law of {name} on this problem does not support step sizes that change. Predict the first and the "

@@ -11,9 +11,8 @@ from ... import statistics
 from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA, LocalSA
 from ...problems import Problem, garnet
 from ...statistics import Estimate
-from ...theory.laws.clusters import agents_of
-from ...theory.laws.finite import edges_of, finite_law
-from ...theory.maps.rounds import LocalRule, require_rule
+from ...theory.laws.many import ManyAgentsLaw
+from ...theory.maps.rounds import require_rule
 from ..study import figures
 from ..study.base import AbstractStudy, Outcome, Runner, Table, columns, second_half
 from ..study.checks import Checks
@@ -119,10 +118,10 @@ class Garnet(AbstractStudy):
                 arrays[f"{case.label}/{name}"] = result.error
                 half = result.records["theta"][:, len(result.rounds) // 2 :]
                 arrays[f"{case.label}/{name}/mean"] = half.mean(1) - problem.theta_star
-            rule = require_rule(LocalSA(self.step_size, local_steps=case.local_steps))
-            bias = rule.limit_error(A, residuals)
+            local = LocalSA(self.step_size, local_steps=case.local_steps)
+            bias = require_rule(local).limit_error(A, residuals)
             size = float(bias @ bias)
-            doubt = markov_change(problem, rule, size) if "Markov" in case.setting else 0.0
+            doubt = markov_change(problem, local, size) if "Markov" in case.setting else 0.0
             rows.append(row | {"bias": size, "doubt": doubt})
         return Outcome(arrays, {"rows": rows})
 
@@ -233,11 +232,9 @@ class Garnet(AbstractStudy):
         figures.legend(figure, entries | {"predicted bias of LocalSA": figures.dashed(looks["LocalSA"])}, 4)
 
 
-def markov_change(problem: Problem, rule: LocalRule, size: float) -> float:
+def markov_change(problem: Problem, algorithm: AbstractAlgorithm, size: float) -> float:
     """Returns the relative effect of correlation in time on the squared bias of infinitely many such agents."""
-    law = finite_law(problem.agents.source)
-    assert law is not None
-    bias = agents_of(edges_of(problem, law), rule).persistent_bias()
+    bias = ManyAgentsLaw(problem, algorithm).persistent_bias()
     return abs(float(bias @ bias) / size - 1)
 
 

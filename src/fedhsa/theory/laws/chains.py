@@ -16,8 +16,9 @@ from ..stability import Limit, first_crossing, largest_mean_square_step, with_st
 from .curvature import BentLaw, bent_law
 from .federation import Federation
 from .finite import finite_law
+from .markov import sites_law
 from .moments import NotDerivedError, Radius, TooLargeError
-from .sites import SitesLaw, TwoSitesLaw, sites_law
+from .sites import SitesLaw, TwoSitesLaw
 
 EACH, LONG = 2.0**26, 8
 """The time of the pieces for another step size, in multiplications, and the number of observations in a round above

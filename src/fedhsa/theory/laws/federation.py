@@ -19,9 +19,9 @@ from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
 from ..stability import step_of, with_step
 from .field import field_radius
-from .finite import edges_of, finite_law, kinds_of
+from .finite import Edges, edges_of, finite_law, kinds_of
 from .moments import NotDerivedError, Steps
-from .pieces import MEAN, ROUNDING, Call, Part, Pieces, Step, apply, derive
+from .pieces import MEAN, ROUNDING, Call, Part, Pieces, Step, apply, pieces_of
 
 MATRIX = 700
 """The size up to which an agent's map of first or second moments is a matrix."""
@@ -64,13 +64,17 @@ def outcomes_of(problem: Problem, *, by_state: bool = False) -> Outcomes:
     """
     law = finite_law(problem.agents.source)
     assert law is not None
-    edges = edges_of(problem, law)
-    A, g = transpose(edges.directions)[:, :, None] @ edges.slopes, edges.values
-    g = np.einsum("iska,istk->ista", edges.directions, g)
-    P = edges.transition
-    if law.independent and not by_state:
-        one = np.ones((len(P), 1))
-        return Outcomes(P[:, :1, :, None], np.moveaxis(A, 2, 1), np.moveaxis(g, 2, 1), one, one)
+    found = observed(edges_of(problem, law))
+    if not law.independent or by_state:
+        return found
+    one, (A, g) = np.ones((len(found.A), 1)), (np.moveaxis(x, 2, 1) for x in (found.A, found.g))
+    return Outcomes(found.flow[:, :1].swapaxes(2, 3), A, g, one, one)
+
+
+def observed(edges: Edges) -> Outcomes:
+    """Returns the outcomes of agents with these operators on the edges of their chains."""
+    A = transpose(edges.directions)[:, :, None] @ edges.slopes
+    g, P = np.einsum("iska,istk->ista", edges.directions, edges.values), edges.transition
     flow = P[:, :, None, :] if A.shape[2] == 1 else P[..., None] * np.eye(P.shape[-1])
     return Outcomes(flow, A, g, edges.stationary, edges.start)
 
@@ -516,6 +520,12 @@ class Federation:
         return found
 
     @property
+    def forgets(self) -> bool:
+        """Whether rounds have one exchange, and agents remember nothing but their chains."""
+        memories = self.out_of[0][len(self.pieces.server) :]
+        return all(len(steps) == 1 for steps in self.rounds) and not memories.any() and self.starts_alike
+
+    @property
     def size(self) -> int:
         """The size of $x$ at the start of a round, without the constant."""
         return self.extra + len(self.into[0]) * self.dim
@@ -568,13 +578,13 @@ class Federation:
         """Returns the same agents with another step size of their algorithm, in coordinates that serve all of them."""
         if self._common is None:
             steps = step_of(algorithm) * FACTORS
-            every = [derive(with_step(algorithm, step), self.num_agents, self.dim) for step in steps]
+            every = [pieces_of(with_step(algorithm, step), self.num_agents, self.dim) for step in steps]
             self._common = _coordinates(every, self.num_agents)
-        return Federation(derive(algorithm, self.num_agents, self.dim), self.outcomes, self.name, self._common)
+        return Federation(pieces_of(algorithm, self.num_agents, self.dim), self.outcomes, self.name, self._common)
 
     def family(self, algorithm: AbstractAlgorithm, steps: Sequence[Steps]) -> "list[Federation]":
         """Returns the same agents in rounds with other step sizes, all in the same coordinates."""
-        every = [derive(with_step(algorithm, now), self.num_agents, self.dim, before) for now, before in steps]
+        every = [pieces_of(with_step(algorithm, now), self.num_agents, self.dim, before) for now, before in steps]
         some = np.unique(np.linspace(0, len(every) - 1, SOME).astype(int))
         coordinates = _coordinates([every[k] for k in some], self.num_agents)
         return [Federation(pieces, self.outcomes, self.name, coordinates) for pieces in every]

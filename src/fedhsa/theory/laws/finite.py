@@ -112,8 +112,7 @@ def _affine_operators(agents, outcomes, root):
 class Edges(NamedTuple):
     r"""Affine agents on finite chains: on the edge $s \to s'$, $G(\theta^\star + y) = D(s)^T (W(s, s') y + v(s, s'))$.
 
-    Operators that depend on $s$ alone have one entry for all $s'$. Arrays have a leading axis of agents, and may have
-    another axis after it.
+    Operators that depend on $s$ alone have one entry for all $s'$. Arrays have a leading axis of agents.
     """
 
     transition: np.ndarray
@@ -141,53 +140,6 @@ class Edges(NamedTuple):
     def dim(self) -> int:
         """$d$."""
         return self.slopes.shape[-1]
-
-    def take(self, agents: np.ndarray) -> "Edges":
-        """Returns the edges of some agents."""
-        return Edges(*(part[agents] for part in self))
-
-    def distinct(self) -> tuple["Edges", np.ndarray]:
-        """Returns the different agents, and the number of each."""
-        _, first, counts = np.unique(kinds_of(self), return_index=True, return_counts=True)
-        return self.take(first), counts.astype(float)
-
-    def moved(self, X: np.ndarray) -> np.ndarray:
-        r"""Returns $\sum_s P(s, s') X(s)$ for moments `(..., S, a, b)` on the event of each state."""
-        flat = np.swapaxes(self.transition, -1, -2) @ X.reshape(*X.shape[:-2], -1)
-        return flat.reshape(*flat.shape[:-1], *X.shape[-2:])
-
-    def pushed(self, Y: np.ndarray, one: np.ndarray) -> np.ndarray:
-        r"""Returns $E[G w^T]$ on the event of the next state, for $E[y w^T]$ = `Y` and $E[w]$ = `one` on each state."""
-        W, v = self.slopes, self.values
-        *_, S, T, k, d = W.shape
-        C = W.reshape(*W.shape[:-3], T * k, d) @ Y + v.reshape(*v.shape[:-2], T * k, 1) * one[..., None, :]
-        if T == 1:
-            return self.moved(np.swapaxes(self.directions, -1, -2) @ C)
-        C = C.reshape(*C.shape[:-2], T, k, -1) * self.transition[..., None, None]
-        C = np.moveaxis(C, -4, -3)  # by next state
-        return self._all_directions() @ C.reshape(*C.shape[:-3], S * k, -1)
-
-    def squared(self, YY: np.ndarray, y: np.ndarray, one: np.ndarray) -> np.ndarray:
-        r"""Returns $E[G G^T]$ on the event of the next state, for $y$ with these moments and probabilities."""
-        W, v = self.slopes, self.values
-        *_, S, T, k, d = W.shape
-        WY = (W.reshape(*W.shape[:-3], T * k, d) @ np.concatenate([YY, y[..., None]], -1)).reshape(
-            *YY.shape[:-2], T, k, d + 1
-        )
-        cross = WY[..., d, None] * v[..., None, :]
-        both = v[..., :, None] * v[..., None, :] * one[..., None, None, None]
-        C = WY[..., :d] @ np.swapaxes(W, -1, -2) + cross + np.swapaxes(cross, -1, -2) + both
-        if T == 1:
-            D = self.directions
-            return self.moved(np.swapaxes(D, -1, -2) @ C[..., 0, :, :] @ D)
-        C = np.moveaxis(C * self.transition[..., None, None], -4, -3)
-        D = self.directions
-        pairs = (D[..., :, None, :, None] * D[..., None, :, None, :]).reshape(*D.shape[:-3], S * k * k, d * d)
-        return (C.reshape(*C.shape[:-3], S * k * k) @ pairs).reshape(*C.shape[:-4], T, d, d)
-
-    def _all_directions(self) -> np.ndarray:
-        D = self.directions
-        return np.swapaxes(D.reshape(*D.shape[:-3], 1, -1, D.shape[-1]), -1, -2)
 
 
 def edges_of(problem: Problem, law: FiniteLaw) -> Edges:

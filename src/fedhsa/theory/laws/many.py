@@ -21,6 +21,7 @@ it neglects products of the states of two agents with the error.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -37,16 +38,18 @@ from ..._types import precision
 from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
 from ..maps.rounds import RoundMap, check_reach, require_rule, require_stable
+from .field import field_radius
 from .finite import finite_law
-from .moments import AbstractLaw, Moments, Radius
+from .moments import AbstractSteppedLaw, Moments, Radius
 from .solve import radius, slowest_square
 
 CHUNK = 2**18
 """The approximate largest size of the moments of agents that are processed together."""
 PARALLEL = 10**9
 """The number of operations per round above which agents are distributed over the cores."""
-SMALL = 10**8
-"""The number of operations per round up to which everything is solved to many digits."""
+QUICK, SMALL = 10**6, 10**8
+"""The numbers of operations per round up to which a law is evaluated at many step sizes, and up to which everything is
+solved to many digits."""
 LARGE = 2 * 10**10
 """The number of operations per round above which an agent's correlation with the error is of leading order only."""
 PATH = 2 * 10**9
@@ -152,12 +155,15 @@ class OpenAgents(NamedTuple):
         directed = np.matmul(self.PD, r.transpose(0, 2, 1, 3, 4).reshape(B, T, S * K, n), out=out)
         return self.spread(directed.sum(1)) if self.independent else directed
 
-    def given(self) -> np.ndarray:
-        r"""Returns the mean operator at $e = 0$ given the state, `(B, S, d)`."""
-        values = self.W[..., -1]
+    def given(self, W: np.ndarray) -> np.ndarray:
+        r"""Returns the mean of operators with some columns `W` given the state, `(B, S, d, n)`."""
         if self.D is None:
-            return values[:, :, 0]
-        return (np.einsum("bst,bstk->bsk", self.P, values)[:, :, None] @ self.D)[:, :, 0]
+            return W[:, :, 0]
+        return transpose(self.D) @ np.einsum("bst,bstkn->bskn", self.P, W)
+
+    def average(self, X: np.ndarray) -> np.ndarray:
+        """Returns the mean of a function of the state, `(B, S, ...)`."""
+        return np.einsum("bs,bs...->b...", self.pi, X)
 
 
 class RoundRule(NamedTuple):
@@ -215,8 +221,8 @@ class Others(NamedTuple):
     noise: np.ndarray
 
 
-def mean_round(agents: OpenAgents, rule: RoundRule) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    r"""Returns $F_i$, $K_i$ and $T_i$ of `MeanEnds`, and $E[y \mid s]$ at $e = 0$ and $\bar g = a_i / M$, `(B, S, d)`.
+def mean_round(agents: OpenAgents, rule: RoundRule) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    r"""Returns $F_i$, $K_i$ and $T_i$ of `MeanEnds` given the state at the start, `(B, S, d, ...)`.
 
     The recursion $E[y_H \mid s_\ell, y_\ell] = N(s_\ell) (y_\ell, 1) + \kappa R(s_\ell) (\bar g - a)$ runs backwards
     from $\ell = H$.
@@ -231,13 +237,10 @@ def mean_round(agents: OpenAgents, rule: RoundRule) -> tuple[np.ndarray, np.ndar
         D, PW = D.reshape(B, S * K, d), (P[..., None, None] * W).reshape(B, S, S * K, d + 1)
         LD = np.empty((B, S * K, S * d), P.dtype)
 
-    def average(X):
-        return np.einsum("bs,bs...->b...", agents.pi, X)
-
     def back(X):
         """Returns the mean of a function of the next state, given this one."""
         if agents.independent:
-            return np.broadcast_to(average(X)[:, None], X.shape)
+            return np.broadcast_to(agents.average(X)[:, None], X.shape)
         return (P @ X.reshape(B, S, -1)).reshape(X.shape)
 
     def through(L):
@@ -255,7 +258,7 @@ def mean_round(agents: OpenAgents, rule: RoundRule) -> tuple[np.ndarray, np.ndar
                 own = through(R)
             R = back(R)
         N = back(N) + through(N[..., :d])
-    return average(N), average(own), average(R), (N - rule.kappa * rule.rho * own)[..., d]
+    return N, own, R
 
 
 class End(NamedTuple):
@@ -370,8 +373,12 @@ class ManyMoments(NamedTuple):
     U: np.ndarray
     V: np.ndarray
     """`(M, S, d + 1, d + 1)`, with sum zero over the states."""
-    C: np.ndarray
-    """The covariances of the first operators, `(M, d, d)`."""
+
+    def seen_from(self, x: np.ndarray) -> "ManyMoments":
+        """Returns the moments of errors relative to `x`."""
+        shift = np.eye(len(x) + 1)
+        shift[:-1, -1] = -x
+        return ManyMoments(*(shift @ part @ shift.T for part in self))
 
     def pack(self) -> np.ndarray:
         """Returns the state as one vector."""
@@ -383,7 +390,7 @@ class ManyMoments(NamedTuple):
         return ManyMoments(*(part.reshape(x.shape) for part, x in zip(parts, self, strict=True)))
 
 
-class ManyAgentsLaw(AbstractLaw):
+class ManyAgentsLaw(AbstractSteppedLaw):
     """The law of this module, on finite chains with affine operators, for FedHSA, Local SA and the one-step methods.
 
     In problems with more than `LARGE` operations per round, an agent's state is correlated with the server's error only
@@ -396,11 +403,17 @@ class ManyAgentsLaw(AbstractLaw):
         (True, True)
     """
 
-    basis = "many agents"
+    @property
+    def basis(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return "many agents" if self.large else "one site"
 
     @property
     def quick(self):
-        return False
+        return self.work <= QUICK
+
+    @property
+    def steps(self):
+        return not self.large
 
     def __init__(self, problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = None):
         check_reach(problem, algorithm)
@@ -429,8 +442,13 @@ class ManyAgentsLaw(AbstractLaw):
         # Errors are relative to the noiseless limit, or to the root if there is no limit.
         self._origin = origin = np.zeros(d) if slow else map.limit_error()
         self._operators = self.step_size * np.concatenate([A, (residuals + A @ origin)[..., None]], axis=-1)
-        parts = self._over_agents(lambda agents, _: mean_round(agents, self.rule), origin)
-        F, K, T, self._given = (part.astype(float) for part in parts)
+
+        def one(agents: OpenAgents, which: np.ndarray):
+            F, K, T = mean_round(agents, self.rule)
+            given = (F - self.rule.kappa * self.rule.rho * K)[..., d]  # E[y | s] at e = 0 and g_bar = a_i / M
+            return *(agents.average(X) for X in (F, K, T)), given
+
+        F, K, T, self._given = (part.astype(float) for part in self._over_agents(one, origin))
         means = MeanEnds(F, K, T, self._operators)
         self.transition, self._offset = self._mean_map(means)
         self.spectral_radius = float(spectral_radius(self.transition))
@@ -451,18 +469,46 @@ class ManyAgentsLaw(AbstractLaw):
         return self._radius_of(products)
 
     def mean_square_radius(self):
-        return Radius(self._radius, "exact" if self.rule.M == 1 and self.quick_round else "estimate")
+        if self.rule.M == 1 and self.quick_round:
+            return Radius(self._radius, "exact")
+        return Radius(self._radius, "estimate", self._field if self.quick_round else None)
+
+    @functools.cached_property
+    def _field(self) -> float | None:
+        """The mean-square radius in the Gaussian field of all agents."""
+        (H, _, kappa, M), d, share = self.rule, self.problem.dim, self.rule.share
+        A, T = self.means.A.mean(0)[:, :d], self.means.T.mean(0)
+
+        def one(agents: OpenAgents, which: np.ndarray):
+            F, K, R = mean_round(agents, self.rule)
+            maps = (F - kappa * K)[..., :d] + kappa * (R @ A + T @ agents.given(agents.W[..., :d]))
+            return share * maps, agents.memory(H) + agents.pi[:, None], agents.pi
+
+        maps, kernels, pi = self._over_agents(one, self.centre)
+        return field_radius(self.transition, maps, np.ones(M), kernels, pi)
 
     def stationary(self):
         require_stable(self.spectral_radius, self.name)
         require_stable(self._radius, self.name, mean_square=True)
         return self._moments(self._long_run.U)
 
+    def enter(self, start):
+        chain, x = self.law.chain, np.append(start, 1.0)
+        away = np.zeros((self.rule.M, 0)) if self.large else chain.start - chain.stationary
+        return ManyMoments(np.outer(x, x), away[..., None, None] * np.outer(x, x))
+
+    def step(self, state):
+        return self._round(state.seen_from(self.centre)).seen_from(-self.centre)
+
+    def seen(self, state):
+        mean = state.U[:-1, -1]
+        return Moments(mean, state.U[:-1, :-1] - np.outer(mean, mean))
+
     def path(self, start, rounds):
         """Yields the first rounds one by one while that is fast; then relaxes to the long run with the mean map."""
-        x = np.append(start - self.centre, 1.0)
-        state = self._state(np.outer(x, x))
-        yield self._moments(state.U)
+        state = self.enter(start)
+        yield self.seen(state)
+        state = state.seen_from(self.centre)
         stable, Phi = self.spectral_radius < 1 and self._radius < 1, self._augmented
         followed = 0 if self.large else min(rounds, int(PATH / self.work))
         for _ in range(followed):
@@ -479,11 +525,14 @@ class ManyAgentsLaw(AbstractLaw):
     def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
         r"""$(\eta \tau |\tilde A|)^{3/2} r^3 (M - 1) / M^2$, which exceeds nearly all observed errors, often by far.
 
-        $\tau$ is the longest relaxation time, $|\tilde A|^2$ the mean over agents of the largest mean square of their
-        matrices' noise in any direction, and $r = (1 - |\lambda|^2) / (1 - \rho_2)$ the slowdown of the mean square by
-        noise. In large problems it is computed from some agents, plus $\tau / 10 M$ for the neglected correlations.
+        $\tau = (1 + |\lambda|) / (1 - |\lambda|)$, with the second eigenvalue $\lambda$ of a chain, is the mean
+        correlation time, $|\tilde A|^2$ the largest mean square of the matrices' noise in any direction, and $r = (1 -
+        |\rho|^2) / (1 - \rho_2)$ the slowdown of the mean square by noise. In large problems it is computed from some
+        agents, plus a tenth of $1 / M (1 - |\lambda|)$ of the slowest chain for the neglected correlations. In others
+        it is amplified by what the Gaussian field of all agents indicates.
         """
-        M, d, slack = self.rule.M, self.problem.dim, 1 - self.mean_square_radius().value
+        M, d, radius = self.rule.M, self.problem.dim, self.mean_square_radius()
+        slack = 1 - radius.value
         if not slack > 0:
             return np.nan
 
@@ -494,12 +543,14 @@ class ManyAgentsLaw(AbstractLaw):
             else:
                 flow, both = agents.pi[..., None] * agents.P, D @ transpose(D)
                 squares = np.einsum("bst,bskl,bstka,bstlc->bac", flow, both, W, W, optimize=True)
-            return np.linalg.norm(squares - transpose(A) @ A, 2, axis=(1, 2)), spectral_radius(agents.memory(1))
+            return squares - transpose(A) @ A, spectral_radius(agents.memory(1))
 
         squares, second = self._over_agents(one, self._origin, np.arange(M)[self._some] if self.large else None)
-        tau, slower = 1 / max(1 - second.max(), 1e-12), max(1.0, (1 - self.spectral_radius**2) / slack)
-        part = (tau * np.sqrt(squares.mean())) ** 1.5 * slower**3 * (M - 1) / M**2
-        return float(min(part + 0.1 * tau / M if self.large else part, 1.0))
+        tau = float(np.mean((1 + second) / np.maximum(1 - second, 1e-12)))
+        slower = max(1.0, (1 - self.spectral_radius**2) / slack)
+        part = (tau * math.sqrt(np.linalg.norm(squares.mean(0), 2))) ** 1.5 * slower**3 * (M - 1) / M**2
+        part = part + 0.1 / max(1 - second.max(), 1e-12) / M if self.large else part
+        return float((1 + min(part, 1.0)) * (1 + radius.doubt) - 1)
 
     @functools.cached_property
     def _radius(self) -> float:
@@ -509,8 +560,7 @@ class ManyAgentsLaw(AbstractLaw):
     def _radius_of(self, entries: np.ndarray) -> float:
         """Returns the radius of a round on some entries of the moments that form a closed system."""
         empty = self._state(np.zeros_like(self._augmented))
-        noise = np.full(empty.C.shape, entries[0, 0])
-        kept = ManyMoments(entries, np.broadcast_to(entries, empty.V.shape), noise).pack()
+        kept = ManyMoments(entries, np.broadcast_to(entries, empty.V.shape)).pack()
         size = int(kept.sum())
 
         def round(vector):
@@ -540,7 +590,7 @@ class ManyAgentsLaw(AbstractLaw):
             state = self._state(U)
             for _ in range(3):
                 new = self._round(state, settled=square)
-                state, square = state._replace(V=new.V, C=new.C / square), seen(new.U)
+                state, square = state._replace(V=new.V), seen(new.U)
         return max(square, self._growth())
 
     def _growth(self) -> float:
@@ -574,10 +624,8 @@ class ManyAgentsLaw(AbstractLaw):
                 U, before = base + _later(Phi, added), U
                 if np.trace(abs(U - before)) < ROUGHLY * np.trace(U[:d, :d]):
                     break
-            return ManyMoments(U, np.zeros(0), np.zeros(0))
-        added, C = self._leading_noise(base, slice(None))
-        leading = _later(Phi, added)
-        guess = self._state(leading)._replace(C=C)
+            return ManyMoments(U, np.zeros(0))
+        guess = self._state(_later(Phi, self._leading_noise(base, slice(None))[0]))
         constant = self._sweep(guess.unpack(np.zeros(guess.pack().size))).pack()
 
         def residual(vector):
@@ -605,24 +653,32 @@ class ManyAgentsLaw(AbstractLaw):
 
     def _round(self, state: ManyMoments, *, settled: float | None = None) -> ManyMoments:
         """Applies one round; `settled` is the factor per round of moments that have approximately converged."""
-        Phi, (U, V, C), rule = self._augmented, state, self.rule
-        U, V = ((X + transpose(X)) / 2 for X in (U, V))  # asymmetry comes from rounding or from trial vectors
-        others, mean = self._others(C), Phi @ U @ Phi.T
+        Phi, rule = self._augmented, self.rule
+        U, V = ((X + transpose(X)) / 2 for X in state)  # asymmetry comes from rounding or from trial vectors
+        mean = Phi @ U @ Phi.T
+
+        def spread(agents: OpenAgents):
+            return agents.spread(np.broadcast_to(U, (len(agents.pi), *U.shape)))
+
+        def first(agents: OpenAgents, which: np.ndarray):
+            squares = agents.squares(agents.coefficients(spread(agents)))
+            return (self._anchor_noise(agents.directed(squares), U, which),)
+
+        others = self._others(self._over_agents(first, self.centre)[0]) if rule.kappa else self._around
 
         def one(agents: OpenAgents, which: np.ndarray):
             around, before = tree.take(others, which), V[which] - agents.spread(V[which].sum(1))
-            Y = agents.spread(np.broadcast_to(U, (len(which), *U.shape))) + before
-            end = second_moments(agents, around, Y, rule, follow=True)
+            end = second_moments(agents, around, spread(agents) + before, rule, follow=True)
             new = server(end, around, rule, agents.pi)
             total = new.sum(1)
             after = new - agents.spread(total)
             if settled is not None:
                 away = _later(Phi / np.sqrt(settled), after - settled * before, agents.memory(rule.H))
                 after = before + away / settled
-            return after, total - mean, self._anchor_noise(end, U, which)
+            return after, total - mean
 
-        after, added, C = self._over_agents(one, self.centre)
-        return ManyMoments(mean + added.sum(0), after, C)
+        after, added = self._over_agents(one, self.centre)
+        return ManyMoments(mean + added.sum(0), after)
 
     def _leading_noise(self, U: np.ndarray, which: slice, C: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Returns the noise added to $U$ in a round and the first operators' covariances, from some agents for all.
@@ -652,20 +708,22 @@ class ManyAgentsLaw(AbstractLaw):
                 return products[:, None]
 
             yx = with_error(ends[which], self._given[which], end.yx[:, 0] + pushed)
-            ax = None if end.ax is None else with_error(self.means.A[which], agents.given(), end.ax[:, 0])
+            ax = None
+            if end.ax is not None:
+                ax = with_error(self.means.A[which], agents.given(agents.W[..., d:])[..., 0], end.ax[:, 0])
             end = end._replace(xx=np.broadcast_to(U, (len(which), 1, *U.shape)), yx=yx, ax=ax)
             new = server(end, around, rule, np.ones((len(which), 1)))[:, 0]
-            return new - mean, self._anchor_noise(end, U, which)
+            return new - mean, self._anchor_noise(end.aa, U, which)
 
         added, C = self._over_agents(one, self.centre, chosen)
         return added.sum(0) * M / len(chosen), C
 
-    def _anchor_noise(self, end: End, U: np.ndarray, which: np.ndarray) -> np.ndarray:
-        """Returns the covariances of the first operators given the error; zero without a correction."""
-        if end.aa is None:
+    def _anchor_noise(self, squares: np.ndarray | None, U: np.ndarray, which: np.ndarray) -> np.ndarray:
+        """Returns the covariances of first operators from their second moments; zero without a correction."""
+        if squares is None:
             return np.zeros((len(which), *self.transition.shape))
         A = self.means.A[which]
-        return end.aa.sum(1) - A @ U @ transpose(A)
+        return squares.sum(1) - A @ U @ transpose(A)
 
     def _others(self, C: np.ndarray) -> Others:
         M, around = self.rule.M, self._around
@@ -716,7 +774,7 @@ class ManyAgentsLaw(AbstractLaw):
     def _state(self, U: np.ndarray) -> ManyMoments:
         """Returns a state in which the error is independent of the agents' states."""
         M, S, n = self.rule.M, 0 if self.large else self.law.num_states, len(U)
-        return ManyMoments(U, np.zeros((M, S, n, n)), np.zeros((M, n - 1, n - 1)))
+        return ManyMoments(U, np.zeros((M, S, n, n)))
 
     def _moments(self, U: np.ndarray) -> Moments:
         mean = U[:-1, -1]

@@ -1,30 +1,71 @@
-"""The choice of the law for Markov sampling: an exact law if it is fast, otherwise the best of the others."""
+"""The choice of the law on finite chains: an exact law if it is fast, otherwise the best of the others."""
 
+import contextlib
 import math
+
+import jax
+import numpy as np
 
 from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
-from ..maps.rounds import RoundMap, require_rule
-from .clusters import Agents, OneSiteLaw, PairsLaw, ProductLaw, agents_of, cluster_work, pair_work, site_work
-from .finite import edges_of, finite_law
+from ..maps.rounds import RoundMap
+from .federation import Federation, outcomes_of
+from .finite import finite_law, kinds_of
 from .many import ManyAgentsLaw
-from .moments import AbstractLaw, MomentLaw, TooLargeError
+from .moments import AbstractLaw, NotDerivedError, TooLargeError
 from .occupancies import OccupancyLaw
+from .pieces import pieces_of
+from .sites import EachSiteLaw, EverySiteLaw, SitesLaw, TwoSitesLaw
 
-WORK = 1.2e7
-"""The largest number of multiplications in a round of second moments; a law takes about sixty rounds."""
-PAIRS, KINDS = 3e8, 20
-"""The largest number of multiplications for all pairs of agents together, and of different kinds of agents."""
-OCCUPANCIES = 400
-EDGES = 2**22
-"""The largest size of the operators on the edges of all chains."""
+PRODUCT, SITES, PAIRS = 2e7, 3e7, 3e7
+"""The largest numbers of multiplications in a round of the exact law, of the one-site law and of all pairs together."""
+MOST_AGENTS, MOST_PAIRS, OCCUPANCIES, ROOM = 64, 21, 400, 2**22
+"""The largest number of agents, of different pairs, of occupancies, and of the numbers in all operators."""
+FEW_STATES = 12
+"""The largest binary logarithm of the number of joint states for which an exact law of different agents is tried."""
 
 
-def exact_law(problem: Problem, algorithm: AbstractAlgorithm) -> MomentLaw:
+def sites_law(problem: Problem, algorithm: AbstractAlgorithm, like: Federation | None = None) -> SitesLaw | TwoSitesLaw:
+    """Returns the best fast law of an affine method on finite chains.
+
+    `like` is the federation of the same problem and algorithm with another step size.
+
+    Raises `NotDerivedError` if its pieces cannot be derived, and `TooLargeError` if every law would take long.
+    """
+    name, M = type(algorithm).__name__, problem.num_agents
+    law = finite_law(problem.agents.source)
+    assert law is not None
+    if M > MOST_AGENTS or M * law.num_outcomes * problem.dim**2 > ROOM:
+        raise TooLargeError(f"The law of {name} on this problem would take long.")
+    if like is not None:
+        federation = like.at(algorithm)
+    else:
+        pieces = pieces_of(algorithm, M, problem.dim)
+        try:
+            federation = Federation(pieces, outcomes_of(problem), name)
+        except NotDerivedError:
+            federation = Federation(pieces, outcomes_of(problem, by_state=True), name)
+    return law_of_federation(federation)
+
+
+def law_of_federation(federation: Federation) -> SitesLaw | TwoSitesLaw:
+    """Returns the best fast law of a federation; raises `TooLargeError` if every law would take long."""
+    M = federation.num_agents
+    if federation.num_states == 1 or federation.work(M) <= PRODUCT:
+        return EverySiteLaw(federation)
+    if OccupancyLaw.number(federation) <= OCCUPANCIES:
+        return OccupancyLaw(federation)
+    if federation.work(1) * M > SITES:
+        raise TooLargeError(f"The law of {federation.name} on this problem would take long.")
+    pairs = len(federation.sets(2))
+    few = pairs <= MOST_PAIRS and pairs * federation.work(2) <= PAIRS
+    return TwoSitesLaw(federation) if few else EachSiteLaw(federation)
+
+
+def exact_law(problem: Problem, algorithm: AbstractAlgorithm) -> AbstractLaw:
     """Returns the exact law of affine agents on finite chains; raises `TooLargeError` if it would take long."""
-    agents = _agents(problem, algorithm)
-    found = None if agents is None else _exact(agents)
-    if found is None:
+    found = markov_law(problem, algorithm)
+    if found.basis != "exact":
         law = finite_law(problem.agents.source)
         assert law is not None
         raise TooLargeError(
@@ -35,36 +76,21 @@ def exact_law(problem: Problem, algorithm: AbstractAlgorithm) -> MomentLaw:
 
 
 def markov_law(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = None) -> AbstractLaw:
-    """Returns the best fast law of affine agents on finite chains; `map` is as in `law_of`."""
-    agents = _agents(problem, algorithm)
-    if agents is None:
-        return ManyAgentsLaw(problem, algorithm, map)
-    law = _exact(agents)
-    if law is not None:
-        return law
-    if site_work(agents) > WORK:
-        return ManyAgentsLaw(problem, algorithm, map)
-    kinds = len(agents.counts)
-    few = kinds <= KINDS and kinds * (kinds + 1) / 2 * pair_work(agents) <= PAIRS
-    return PairsLaw(agents) if few else OneSiteLaw(agents)
+    """Returns the best fast law of a local rule on finite chains; `map` is as in `law_of`."""
+    if _few(problem):
+        with contextlib.suppress(TooLargeError):
+            found = sites_law(problem, algorithm)
+            if not isinstance(found, EachSiteLaw):  # otherwise the law of many agents is the same, and faster
+                found.limit_of_many = lambda: ManyAgentsLaw(problem, algorithm, map).persistent_bias()
+                return found
+    return ManyAgentsLaw(problem, algorithm, map)
 
 
-def _agents(problem: Problem, algorithm: AbstractAlgorithm) -> Agents | None:
-    """Returns the agents as arrays, or None if they are too large."""
+def _few(problem: Problem) -> bool:
+    """Returns whether there may be an exact law, or one of all pairs of agents."""
     law = finite_law(problem.agents.source)
     assert law is not None
-    M, S, d = problem.num_agents, law.num_states, problem.dim
-    per_edge = S * d if law.pairs and not law.independent else d * d
-    rule = require_rule(algorithm)
-    if M * S * per_edge > EDGES or 3 * rule.local_steps * S**2 * d * (d + 1) > WORK:
-        return None
-    return agents_of(edges_of(problem, law), rule)
-
-
-def _exact(agents: Agents) -> MomentLaw | None:
-    S, M, corrected = agents.edges.num_states, int(agents.number), agents.rule.correction != 0
-    if cluster_work(agents, M) <= WORK:
-        return ProductLaw(agents)
-    if len(agents.counts) == 1 and not corrected and math.comb(M + S - 1, S - 1) <= OCCUPANCIES:
-        return OccupancyLaw(agents)
-    return None
+    if problem.num_agents * math.log2(max(law.num_states, 2)) <= FEW_STATES:
+        return True
+    kinds = int(kinds_of([np.asarray(x) for x in jax.tree.leaves(problem.agents) if np.ndim(x)]).max()) + 1
+    return kinds * (kinds + 1) / 2 <= MOST_PAIRS

@@ -132,13 +132,20 @@ class AbstractLaw(abc.ABC):
         """Returns the factor of the mean error per round in the long run; None if it is that of a noiseless round."""
         return None
 
+    limit_of_many: Callable[[], np.ndarray] | None = None
+
     def persistent_bias(self) -> np.ndarray | None:
         """Returns the mean error that remains with any number of similar agents; None if it is that without noise."""
-        return None
+        return None if self.limit_of_many is None else self.limit_of_many()
 
 
 class AbstractSteppedLaw(AbstractLaw):
     """A law that advances a state round by round, so that the law of another step size can continue from a state."""
+
+    @property
+    def steps(self) -> bool:
+        """Whether it does so in problems of this size."""
+        return True
 
     @abc.abstractmethod
     def enter(self, start: np.ndarray) -> Any:

@@ -1,91 +1,96 @@
 r"""The exact law of any number of equal agents on finite chains, which depends only on the number in each state.
 
-Without a correction, agents are independent within a round given its start: agent $i$ ends at $B_i x$, with
-$x = (e, 1)$, and its chain in another state. So the moments $E[x x^T 1\{n\}]$ on each occupancy $n$, the numbers of
-agents in the $S$ states, form a closed system; there are $\binom{M + S - 1}{S - 1}$ occupancies. With a correction,
-every agent's first operator affects every agent's steps, and the system is not closed.
+If a round has one exchange and agents remember nothing, they are independent within a round given its start: agent $i$
+contributes $B_i x$, and its chain moves to another state. So the moments $E[x x^T 1\{n\}]$ on each occupancy $n$, the
+numbers of agents in the $S$ states, form a closed system; there are $\binom{M + S - 1}{S - 1}$ occupancies. With a
+correction, every agent's first operator affects every agent's steps, and the system is not closed.
 """
 
 import itertools
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
 
-from .clusters import AbstractChainLaw, Agents, local_step
+from .federation import Exchanged, Federation
+from .sites import SitesLaw
 
 
-class OccupancyLaw(AbstractChainLaw):
-    r"""The moments of $x' = C x + \frac{\alpha_g}M \sum_i B_i x$ on each occupancy.
+class _Round(NamedTuple):
+    """The contributions of one agent, and the transition probabilities of the occupancies."""
+
+    mean: np.ndarray
+    """$E[B 1\\{t\\} | s]$, `(S, S, N + 1, N + 1)`."""
+    square: np.ndarray
+    """The maps $Y \\mapsto E[B Y B^T 1\\{t\\} | s]$ on flat matrices."""
+    everyone: np.ndarray
+    one: dict[Any, np.ndarray]
+    """Those of the others if an agent moves from $s$ to $t$, times the number of agents in $s$."""
+    two: dict[Any, np.ndarray]
+
+
+class OccupancyLaw(SitesLaw):
+    r"""The moments of $x' = L x + \sum_i B_i x$ on each occupancy.
 
     If an agent moves from $s$ to $t$, the $M - 1$ others move from $n - 1_s$ to $n' - 1_t$; for a pair of agents there
     are $M - 2$ others. So a round requires $E[B Y B^T]$ and $E[B]$ of one agent, on its state before and after.
     """
 
-    def __init__(self, agents: Agents):
-        super().__init__(agents)
-        rule, edges, M = agents.rule, agents.edges, int(agents.number)
-        S, d, share = edges.num_states, self.dim, rule.server_step / M
-        self.law = {True: edges.stationary[0], False: edges.start[0]}
-        kernel = np.linalg.matrix_power(edges.transition[0], rule.local_steps)
-        moves = [_moves(kernel, M - gone) for gone in range(min(M, 2) + 1)]
-        self.occupancies = n = _occupancies(M, S)
-        self.stay = np.diag([*[1 - rule.server_step] * d, 1.0])
-        self.everyone = moves[0]
-        ways = list(itertools.product(range(S), repeat=2))
-        self.one = {(s, t): share * n[:, s, None] * _without(moves[1], M, (s,), (t,), S) for s, t in ways}
-        self.two = {}
+    def __init__(self, federation: Federation):
+        super().__init__(federation)
+        self.occupancies = _occupancies(federation.num_agents, federation.num_states)
+        self._rounds = {id(steps): self._of(*steps) for steps in federation.rounds}
+
+    @staticmethod
+    def number(federation: Federation) -> float:
+        """Returns the number of occupancies; infinity if agents differ, or a round depends on more than them."""
+        M, S = federation.num_agents, federation.num_states
+        equal = federation.forgets and not federation.kinds.any()
+        return scipy.special.comb(M + S - 1, S - 1) if equal else np.inf
+
+    def _of(self, step: Exchanged) -> _Round:
+        M, S, n, share = self.federation.num_agents, self.federation.num_states, self.occupancies, step.share(0)
+        N = self.dim + 1
+        begun, units = np.eye(S)[:, :, None, None], np.eye(N * N).reshape(-1, 1, N, N)
+        units = (units + units.swapaxes(-1, -2)) / 2
+        square = np.moveaxis(share.squared(begun[:, None] * units), 1, 2).reshape(S, S, N * N, N * N)
+        moves = [_moves(share.kernel, M - gone) for gone in range(min(M, 2) + 1)]
+        ways, two = list(itertools.product(range(S), repeat=2)), {}
         for (s, r), (t, u) in itertools.product(ways, ways) if M > 1 else ():
             pairs = n[:, s] * (n[:, r] - (s == r))
-            self.two[s, r, t, u] = share**2 * pairs[:, None] * _without(moves[2], M, (s, r), (t, u), S)
-        self.mean, self.square, self.share = *_one_agent(agents), share
+            two[s, r, t, u] = pairs[:, None] * _without(moves[2], M, (s, r), (t, u), S)
+        one = {(s, t): n[:, s, None] * _without(moves[1], M, (s,), (t,), S) for s, t in ways}
+        return _Round(share.crossed(begun * np.eye(N)), square, moves[0], one, two)
 
     @property
     def work(self):
-        return (1 + len(self.one) + len(self.two)) * self.everyone.size * (self.dim + 1) ** 2
+        every = sum((1 + len(round.one) + len(round.two)) * round.everyone.size for round in self._rounds.values())
+        return every * (self.dim + 1) ** 2
 
     def begin(self, start, *, stationary=False):
-        chances = scipy.stats.multinomial.pmf(self.occupancies, self.occupancies[0].sum(), self.law[stationary])
+        start, outcomes = self.lifted(start), self.federation.outcomes
+        law = (outcomes.stationary if stationary else outcomes.start)[0]
+        chances = scipy.stats.multinomial.pmf(self.occupancies, self.federation.num_agents, law)
         return chances[:, None, None] * np.outer(start, start)
 
-    def round(self, blocks):
-        C, shape = self.stay, blocks.shape
+    def exchange(self, steps, blocks):
+        (step,), known, shape = steps, self._rounds[id(steps)], blocks.shape
 
         def moved(matrix, Y):
             return np.einsum("mn,...mab->...nab", matrix, Y)
 
-        found = moved(self.everyone, C @ blocks @ C.T)
-        for (s, t), matrix in self.one.items():
+        found = moved(known.everyone, step.L @ blocks @ step.L.T + blocks[..., -1:, -1:] * step.noise)
+        for (s, t), matrix in known.one.items():
             Y = moved(matrix, blocks)
-            cross = self.mean[s, t] @ Y @ C.T
-            square = (Y.reshape(*shape[:-2], -1) @ self.square[s, t]).reshape(shape)
-            found = found + cross + np.swapaxes(cross, -1, -2) + self.share * square
-        for (s, r, t, u), matrix in self.two.items():
-            found = found + self.mean[s, t] @ moved(matrix, blocks) @ self.mean[r, u].T
+            cross = known.mean[s, t] @ Y @ step.L.T
+            square = (Y.reshape(*shape[:-2], -1) @ known.square[s, t]).reshape(shape)
+            found = found + cross + np.swapaxes(cross, -1, -2) + square
+        for (s, r, t, u), matrix in known.two.items():
+            found = found + known.mean[s, t] @ moved(matrix, blocks) @ known.mean[r, u].T
         return found
 
     def total(self, blocks):
         return blocks.sum(-3)
-
-
-def _one_agent(agents: Agents) -> tuple[np.ndarray, np.ndarray]:
-    r"""Returns $E[B 1\{t\} | s]$, with a last row of zeros, and the map $Y \mapsto E[B Y B^T 1\{t\} | s]$."""
-    edges, rule, d = agents.edges, agents.rule, agents.edges.dim
-    S, q = edges.num_states, (d + 1) ** 2
-    begun = np.eye(S)[:, None, :, None, None]  # axes: the previous state, one of the inputs, the current state
-    inputs = np.eye(q).reshape(1, q, 1, d + 1, d + 1)
-    inputs = (inputs + np.swapaxes(inputs, -1, -2)) / 2
-    XX = begun * inputs
-    YY, YX, K = XX[..., :d, :d], XX[..., :d, :], np.zeros((d, d + 1))
-    y, one = begun[:, 0] * np.eye(d, d + 1), begun[:, 0, :, 0] * np.eye(d + 1)[-1]
-    for _ in range(rule.local_steps):
-        YY, YX, XX = local_step(edges, rule.step_size, K, YY, YX, XX)
-        y, one = (
-            edges.moved(y) + rule.step_size * edges.pushed(y, one),
-            edges.moved(one[..., None])[..., 0],
-        )
-    mean, square = np.zeros((S, S, d + 1, d + 1)), np.zeros((S, S, q, d + 1, d + 1))
-    mean[..., :d, :], square[..., :d, :d] = y, np.moveaxis(YY, 1, 2)
-    return mean, square.reshape(S, S, q, q)
 
 
 def _occupancies(number: int, states: int) -> np.ndarray:

@@ -28,6 +28,7 @@ from ...algorithms.base import split
 from ...problems import AbstractAgent
 from ...sources import Silent
 from ..maps.joint import floats, whole
+from ..maps.rounds import LocalRule, local_rule
 from ..stability import step_of, with_step
 from .draws import MOST_DRAWS, AbstractExchange, OwnDraws, Script, Scripted, joint_outcomes, telling
 from .moments import NotDerivedError
@@ -220,6 +221,41 @@ def _interned(part: Part, known: dict[Any, Part]) -> Part:
     arrays = [part.begin, part.end, *(x for call in part.calls for x in call.maps)]
     what = (part.chance, tuple(call.place for call in part.calls), *((x.shape, x.tobytes()) for x in arrays))
     return known.setdefault(what, part)
+
+
+def pieces_of(algorithm: AbstractAlgorithm, num_agents: int, dim: int, before: float | None = None) -> Pieces:
+    """Returns the pieces of an algorithm: in closed form if it has a local rule, otherwise derived (see `derive`)."""
+    rule = local_rule(algorithm)
+    return derive(algorithm, num_agents, dim, before) if rule is None else pieces_of_rule(rule, num_agents)
+
+
+def pieces_of_rule(rule: LocalRule, num_agents: int) -> Pieces:
+    r"""Returns the pieces of a local rule, which `derive` would find without knowing it.
+
+    With a correction, the first exchange averages the first operators to $\bar g$, and an agent remembers its own.
+    """
+    eta, H, alpha, kappa = rule
+    M, one = num_agents, np.ones((1, 1))
+
+    def exchange(message, begin, calls, end, keep, gather) -> Step:
+        every = (tuple(call._replace(number=k) for k, call in enumerate(calls)),)
+        part = Part(np.array(begin), *every, np.array(end))
+        send, gather = (np.tile(np.array(x, float), (M, 1, 1)) for x in (message, gather))
+        return Step(send, ((part,),) * M, np.array(keep), gather, np.zeros((len(keep), 0)))
+
+    if kappa == 0 or H == 1:
+        steps = [Call(k, np.ones(1), one, np.array([eta]), 0) for k in range(H)]
+        rounds = ((exchange(one, one, steps, one, (1 - alpha) * one, alpha / M * one),),)
+        return Pieces(rounds, np.ones(1), rounds, np.ones(1), np.zeros(0), np.ones(1), H)
+    # The server has theta and g_bar, an agent its first operator g, and in the second exchange y and kappa (g_bar - g).
+    first = [Call(0, np.ones(1), 0 * one, np.ones(1), 0)]
+    asked = exchange([[1, 0]], [[1.0, 0.0]], first, [[1.0], [1.0]], np.diag([1.0, 0.0]), [[0], [1 / M]])
+    begin = [[1, eta * kappa, eta * (1 - kappa)], [0, kappa, -kappa]]
+    step = Call(0, np.array([1.0, 0.0]), np.array([[1, eta], [0, 1]]), np.array([eta, 0.0]), 0)
+    steps = [step._replace(place=k) for k in range(1, H)]
+    moved = exchange(np.eye(2), begin, steps, [[1.0, 0.0], [0.0, 0.0]], np.diag([1 - alpha, 0.0]), [[alpha / M], [0]])
+    rounds, start = ((asked, moved),), np.array([1.0, 0.0])
+    return Pieces(rounds, np.ones(1), rounds, start, np.zeros(1), start, H)
 
 
 _known: dict[Any, _Method] = {}

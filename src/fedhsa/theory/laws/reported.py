@@ -24,8 +24,9 @@ from .additive import AdditiveLaw
 from .carried import CarriedLaw, CarriedNoiseLaw, ErrorsOverTime, noise_law
 from .finite import finite_law
 from .first_order import noise_is_known
+from .markov import sites_law
 from .moments import AbstractLaw, AbstractSteppedLaw, Moments, NotDerivedError, TooLargeError
-from .sites import SitesLaw, TwoSitesLaw, sites_law
+from .sites import SitesLaw, TwoSitesLaw
 
 UNLIKE = 0.25
 """The share of the difference from the variance of additive noise that counts as a difference in correlation."""

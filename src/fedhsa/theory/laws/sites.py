@@ -19,17 +19,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..._linear import transpose
-from ...algorithms import AbstractAlgorithm
-from ...problems import Problem
-from .federation import EachAlone, Exchanged, Federation, outcomes_of
-from .finite import finite_law
-from .moments import AbstractLaw, AbstractSteppedLaw, MomentLaw, Moments, NotDerivedError, Radius, TooLargeError
-from .pieces import derive
+from .federation import EachAlone, Exchanged, Federation
+from .moments import AbstractLaw, AbstractSteppedLaw, MomentLaw, Moments, Radius
 
-PRODUCT, SITES, PAIRS = 2e7, 3e7, 3e7
-"""The largest numbers of multiplications in a round of the exact law, of the one-site law and of all pairs together."""
-MOST_AGENTS, MOST_PAIRS, ROOM = 64, 21, 2**22
-"""The largest number of agents, of different pairs, and of the numbers in all operators."""
+QUICK, ROUNDS = 2e7, 40
+"""The largest number of multiplications for the radius of a law that is evaluated at many step sizes, and the rounds
+that it takes without a matrix."""
 FEW, NEXT, SEED = 6, 1e8, 0
 """The number of pairs or triples from which the error of a law is estimated, the multiplications they may take, and the
 seed that chooses them."""
@@ -44,6 +39,15 @@ class SitesLaw(MomentLaw):
     @property
     def dim(self):
         return self.federation.size
+
+    @property
+    @abc.abstractmethod
+    def work(self) -> float:
+        """The approximate number of multiplications in a round."""
+
+    @property
+    def quick(self):
+        return (ROUNDS if self._matrix is None else len(self._matrix)) * self.work <= QUICK
 
     def family(self, algorithm, steps):
         return [type(self)(federation) for federation in self.federation.family(algorithm, steps)]
@@ -106,6 +110,10 @@ class EverySiteLaw(SitesLaw):
         self.sites = tuple(range(federation.num_agents)) if sites is None else tuple(sites)
         self.shape = (federation.num_states,) * len(self.sites)
 
+    @property
+    def work(self):
+        return self.federation.work(len(self.sites))
+
     def begin(self, start, *, stationary=False):
         start, outcomes = self.lifted(start), self.federation.outcomes
         laws = (outcomes.stationary if stationary else outcomes.start)[list(self.sites)]
@@ -150,6 +158,10 @@ class EachSiteLaw(SitesLaw):
         self.sites = tuple(range(federation.num_agents)) if sites is None else tuple(sites)
         self.pi = federation.outcomes.stationary[list(self.sites)][..., None, None]
         self._known: dict[int, tuple[list[EachAlone], np.ndarray | None]] = {}
+
+    @property
+    def work(self):
+        return len(self.sites) * self.federation.work(1)
 
     def begin(self, start, *, stationary=False):
         start, outcomes = self.lifted(start), self.federation.outcomes
@@ -224,8 +236,7 @@ class EachSiteLaw(SitesLaw):
     @functools.cached_property
     def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The error of the floor, from a few pairs of agents; what is neglected is amplified near instability."""
-        M = self.federation.num_agents
-        if M == 1:
+        if self.federation.num_agents == 1:
             return 0.0
         gaps = [(number, gap_of(self.federation, pair)) for number, pair in _some(self.federation, 2)]
         return _amplified(gaps, self)
@@ -266,7 +277,7 @@ class TwoSitesLaw(AbstractSteppedLaw):
 
     @property
     def quick(self):
-        return False
+        return self.alone.quick and len(self.pairs) * ROUNDS * self.federation.work(2) <= QUICK
 
     def mean_square_radius(self):
         """The largest radius among the laws that are combined."""
@@ -329,32 +340,3 @@ def _amplified(gaps: list[tuple[float, float]], law: EachSiteLaw | TwoSitesLaw) 
         floor = law.stationary().square
         added = sum(number * abs(gap) for number, gap in gaps) / floor / (1 - radius.value) if floor > 0 else 0.0
     return (1 + min(added, 1.0)) * (1 + radius.doubt) - 1
-
-
-def sites_law(problem: Problem, algorithm: AbstractAlgorithm, like: Federation | None = None) -> SitesLaw | TwoSitesLaw:
-    """Returns the best fast law of an affine method on finite chains.
-
-    `like` is the federation of the same problem and algorithm with another step size.
-
-    Raises `NotDerivedError` if its pieces cannot be derived, and `TooLargeError` if every law would take long.
-    """
-    name, M = type(algorithm).__name__, problem.num_agents
-    law = finite_law(problem.agents.source)
-    assert law is not None
-    if M > MOST_AGENTS or M * law.num_outcomes * problem.dim**2 > ROOM:
-        raise TooLargeError(f"The law of {name} on this problem would take long.")
-    if like is not None:
-        federation = like.at(algorithm)
-    else:
-        pieces = derive(algorithm, M, problem.dim)
-        try:
-            federation = Federation(pieces, outcomes_of(problem), name)
-        except NotDerivedError:
-            federation = Federation(pieces, outcomes_of(problem, by_state=True), name)
-    if federation.num_states == 1 or federation.work(M) <= PRODUCT:
-        return EverySiteLaw(federation)
-    if federation.work(1) * M > SITES:
-        raise TooLargeError(f"The law of {name} on this problem would take long.")
-    pairs = len(federation.sets(2))
-    few = pairs <= MOST_PAIRS and pairs * federation.work(2) <= PAIRS
-    return TwoSitesLaw(federation) if few else EachSiteLaw(federation)
