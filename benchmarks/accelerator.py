@@ -1,6 +1,5 @@
 """Agent-steps per second of FedHSA on the device JAX finds, with and without fused kernels, next to the limit."""
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import tyro
 import fedhsa as fh
 from fedhsa import kernels
 from fedhsa._types import precision
-from machine import RESULTS
+from machine import RESULTS, cores, load, write
 
 H = 10
 REPETITIONS = 50
@@ -55,10 +54,8 @@ class Accelerator:
                     print(sentence(rows[-1]), flush=True)
         device = f"{jax.devices()[0].device_kind}, JAX {jax.__version__}"
         out = self.out / "quick" if self.quick else self.out
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "accelerator.json").write_text(json.dumps({"device": device, "rounds": rounds, "rows": rows}, indent=2))
-        (out / "accelerator.md").write_text(markdown(rows, device))
-        print(device)
+        where = {"processor": device, "cores": cores(), "load": load()}
+        write(__file__, out, where, {"rounds": rounds, "rows": rows}, {"": table(rows)})
 
     def _row(self, name: str, problem: fh.Problem, dtype: str, seeds: int, step_size: float, rounds: int) -> dict:
         row: dict[str, Any] = {"problem": name, "dtype": dtype, "seeds": seeds}
@@ -147,18 +144,16 @@ def sentence(row: dict) -> str:
     return text + f"; compiled in {row['compile']:.1f} s"
 
 
-def markdown(rows: list[dict], device: str) -> str:
-    """Returns the rows as a table."""
-    lines = [f"Agent-steps per second of FedHSA, H = {H}, on {device}.", ""]
-    lines.append("| problem | dtype | seeds | fedhsa | plain steps | ratio | share of bandwidth | local steps alone |")
-    lines.append("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+def table(rows: list[dict]) -> list[tuple[str, ...]]:
+    """Returns the rows as text, headings first."""
+    headings = ("problem", "dtype", "seeds", "fedhsa", "plain steps", "ratio", "bandwidth", "local steps alone")
+    found: list[tuple[str, ...]] = [headings]
     for row in rows:
         plain = (f"{row['plain']:.2g}", f"{row['speed'] / row['plain']:.2f}") if "plain" in row else ("", "")
         share = f"{row['bandwidth_share']:.0%}" if "bandwidth_share" in row else ""
         bound = f"{row['bound']:.2g}" if row.get("bound") else ""
-        cells = (row["problem"], row["dtype"], str(row["seeds"]), f"{row['speed']:.2g}", *plain, share, bound)
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+        found.append((row["problem"], row["dtype"], str(row["seeds"]), f"{row['speed']:.2g}", *plain, share, bound))
+    return found
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from rich.progress import track
 from rich.table import Table
 
 from fedhsa import plots
-from machine import RESULTS, load, machine
+from machine import RESULTS, machine, write
 from revisions import ROOT, other
 from revisions import Settings as Revisions
 
@@ -130,21 +130,13 @@ def main(settings: Settings) -> None:
             for name, size in sizes.items():
                 sides = [measure(side, name, size) for side in (old or new, new)]
                 before.append({"then": sides[0], "now": sides[1]})
-    show(console, scaling, built, before)
-    settings.out.mkdir(parents=True, exist_ok=True)
-    report = {
-        "machine": where | {"load_at_end": load()},
-        "settings": asdict(settings),
-        "scaling": scaling,
-        "built": built,
-        "before": before,
-    }
-    (settings.out / "agents.json").write_text(json.dumps(report, indent=2, default=str) + "\n")
+    rows = show(console, scaling, built, before)
+    report = {"settings": asdict(settings), "scaling": scaling, "built": built, "before": before}
+    write(__file__, settings.out, where, report, {"": rows})
     plot(scaling, settings.out / "agents.png")
-    console.print(f"Written: {settings.out / 'agents.json'} and agents.png")
 
 
-def show(console: Console, scaling: list[dict], built: list[dict], before: list[dict]) -> None:
+def show(console: Console, scaling: list[dict], built: list[dict], before: list[dict]) -> list[tuple[str, ...]]:
     columns = (
         "problem",
         "agents",
@@ -155,10 +147,12 @@ def show(console: Console, scaling: list[dict], built: list[dict], before: list[
         "peak, GiB",
     )
     table = Table(*columns)
+    rows: list[tuple[str, ...]] = [columns]
     for row in [*scaling, *built]:
         cells = [f"{row['build_cpu']:.1f}", f"{row['bytes'] / 2**30:.3f}", f"{row['build_peak'] / row['bytes']:.2f}"]
         more = [f"{row['round_cpu']:.3g}", f"{row['peak'] / 2**30:.2f}"] if "peak" in row else ["", ""]
-        table.add_row(row["problem"], str(row["agents"]), *cells, *more)
+        rows.append((row["problem"], f"{row['agents']:,}", *cells, *more))
+        table.add_row(*rows[-1])
     console.print(table)
     table = Table("problem", "agents", "building then, CPU s", "now", "then / now")
     for row in before:
@@ -166,6 +160,7 @@ def show(console: Console, scaling: list[dict], built: list[dict], before: list[
         cells = [f"{side['build_cpu']:.2f}" for side in (then, now)]
         table.add_row(then["problem"], str(then["agents"]), *cells, f"{then['build_cpu'] / now['build_cpu']:.1f}")
     console.print(table)
+    return rows
 
 
 if __name__ == "__main__":

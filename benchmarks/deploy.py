@@ -32,7 +32,7 @@ from fedhsa.deploy.local import LocalNodes, free_port
 from fedhsa.deploy.server import hello
 from fedhsa.deploy.signing import Identity
 from fedhsa.engine.placement import count_cores
-from machine import RESULTS, load, machine
+from machine import RESULTS, load, machine, write
 
 STAGES = ("unpack", "compute", "pack", "save")
 
@@ -504,10 +504,29 @@ def main(settings: Settings) -> None:
         rows.append(on_flower_nodes(nodes, case, settings, stock) | {"load": [began, load()]})
         show(rows[-1:], console)
     show(rows, console)
-    settings.out.mkdir(parents=True, exist_ok=True)
-    report = {"machine": where | {"load_at_end": load()}, "settings": asdict(settings), "measured": rows}
-    (settings.out / "deploy.json").write_text(json.dumps(report, indent=2, default=str) + "\n")
-    console.print(f"Written: {settings.out / 'deploy.json'}")
+    report = {"settings": asdict(settings), "measured": rows}
+    write(__file__, settings.out, where, report, {kind: table(rows, kind) for kind in ("grpc", "ray", "flower")})
+
+
+def table(rows: list[dict[str, Any]], kind: str) -> list[tuple[str, ...]]:
+    """Returns the exchanges of one transport, and those in memory beside Ray."""
+    headings = ("sites", "agents per site", "parameters", "an exchange, ms", "bare message, ms", "in memory, ms")
+    found: list[tuple[str, ...]] = [headings]
+    memory = {
+        (row["transport"].partition(", ")[2], row["per_site"], row["dim"]): row["seconds"]["exchange"]
+        for row in rows
+        if row["transport"].startswith("memory")
+    }
+    for row in rows:
+        name, _, sites = row["transport"].rpartition(", ")
+        if name == kind or (kind == "flower" and name == "flower, stock"):
+            same = memory.get((sites, row["per_site"], row["dim"])) if kind == "ray" else None
+            times = [row["seconds"]["exchange"], row["seconds"].get("bare"), same]
+            sites = f"{sites} of Flower" if "stock" in name else sites
+            cells = ("" if x is None else f"{1e3 * x:.3g}" for x in times)
+            found.append((sites, f"{row['per_site']:,}", f"{row['dim']:,}", *cells))
+    kept = [k for k in range(len(found[0])) if k < 3 or any(row[k] for row in found[1:])]
+    return [tuple(row[k] for k in kept) for row in found]
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from machine import RESULTS, load, machine
+from machine import RESULTS, machine, write
 
 COMMAND = str(Path(sys.executable).with_name("fedhsa"))
 RUN = ("run", "--problem", "quadratic", "--algorithm", "FedHSA", "LocalSA", "--rounds", "200", "--seeds", "4", "--out")
@@ -99,19 +99,15 @@ def main(settings: Settings) -> None:
         rounds = [once(Path(folder), settings.quick) for _ in range(repetitions)]
     seconds = {name: {clock: [r[name][clock] for r in rounds] for clock in ("cpu", "wall")} for name in rounds[0]}
     medians = {name: {c: statistics.median(v) for c, v in clocks.items()} for name, clocks in seconds.items()}
-    table = Table("seconds, median", "processor", "clock", box=None)
-    for name, clocks in medians.items():
-        table.add_row(name, f"{clocks['cpu']:.2f}", f"{clocks['wall']:.2f}")
+    rows = [("seconds", "processor", "clock")]
+    rows += [(name, f"{clocks['cpu']:.2f}", f"{clocks['wall']:.2f}") for name, clocks in medians.items()]
+    table = Table(*rows[0], box=None)
+    for row in rows[1:]:
+        table.add_row(*row)
     console.print(table)
     out = settings.out / "quick" if settings.quick else settings.out
-    out.mkdir(parents=True, exist_ok=True)
-    report = {
-        "machine": where | {"load_at_end": load()},
-        "command": " ".join(["fedhsa", *RUN, "DIR"]),
-        "median_seconds": medians,
-        "all_seconds": seconds,
-    }
-    (out / "first_figure.json").write_text(json.dumps(report, indent=2) + "\n")
+    report = {"figure": " ".join(["fedhsa", *RUN, "DIR"]), "median_seconds": medians, "all_seconds": seconds}
+    write(__file__, out, where, report, {"": rows})
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The machine of a measurement, for the files that the measurement is written to."""
 
+import json
 import os
 import platform
 from importlib.metadata import version
@@ -17,6 +18,18 @@ def machine() -> dict:
         "versions": {name: version(name) for name in ("fedhsa", "jax", "jaxlib", "numpy", "numba")},
         "load": load(),
     }
+
+
+def write(script: str, out: Path, where: dict, report: dict, tables: dict[str, list[tuple[str, ...]]]) -> None:
+    """Writes what a script has measured, and the tables for pages, whose first rows are headings.
+
+    `python tests/update_docs.py --numbers benchmarks/results` brings the pages up to date.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    found = {"machine": where | {"load_at_end": load()}} | report | {"tables": tables}
+    path = out / f"{Path(script).stem}.json"
+    path.write_text(json.dumps(found, indent=1, default=str) + "\n")
+    print(f"Written: {path}")
 
 
 def cores() -> int:

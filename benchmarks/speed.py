@@ -1,7 +1,6 @@
 """The speed of an agent-step of FedHSA: NumPy, a hand-written Numba kernel, `simulate` with and without kernels."""
 
 import contextlib
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -20,7 +19,7 @@ import numba_kernel
 import numpy_loop
 from fedhsa import kernels, problems
 from fedhsa.engine.run import Run
-from machine import RESULTS, cores, load, machine
+from machine import RESULTS, cores, load, machine, write
 
 EVERY = 10
 """The number of rounds between two records in `simulate`."""
@@ -28,7 +27,7 @@ EVERY = 10
 
 @dataclass(frozen=True)
 class Settings:
-    """Times FedHSA on the paper's three problems and writes speed.json and speed.md."""
+    """Times FedHSA on the paper's three problems and writes speed.json."""
 
     seconds: float = 2.0
     """the duration of each measurement"""
@@ -234,14 +233,6 @@ def rows(measured: list[dict], settings: Settings) -> list[tuple[str, ...]]:
     return table
 
 
-def markdown(table: list[tuple[str, ...]], where: dict) -> str:
-    clock = "" if where["clock"] == "wall" else " Of all cores together, and the Numba kernel on one."
-    lines = [f"Microseconds per agent-step of FedHSA: one seed, one agent, one local step. Medians.{clock}", ""]
-    lines += [f"{where['processor']}, {where['cores']} cores; load {where['load']:.1f} when started.", ""]
-    lines += ["| " + " | ".join(row) + " |" for row in (HEADINGS, ["---"] * 3 + ["---:"] * (len(HEADINGS) - 3), *table)]
-    return "\n".join(lines) + "\n"
-
-
 def show(table: list[tuple[str, ...]], console: Console) -> None:
     pretty = Table(title="microseconds per agent-step of FedHSA", box=None)
     for heading in HEADINGS:
@@ -263,11 +254,8 @@ def main(settings: Settings) -> None:
             measured += measure(case, settings)
     table = rows(measured, settings)
     show(table, console)
-    settings.out.mkdir(parents=True, exist_ok=True)
-    report = {"machine": where | {"load_at_end": load()}, "settings": asdict(settings), "measured": measured}
-    (settings.out / "speed.json").write_text(json.dumps(report, indent=2, default=str) + "\n")
-    (settings.out / "speed.md").write_text(markdown(table, where))
-    console.print(f"Written: {settings.out / 'speed.json'} and speed.md")
+    report = {"settings": asdict(settings), "measured": measured}
+    write(__file__, settings.out, where, report, {"": [HEADINGS, *table]})
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from machine import RESULTS, load, machine
+from machine import RESULTS, machine, write
 
 SCRIPT = """
 import json, resource, time
@@ -100,22 +100,26 @@ def methods() -> dict:
 def main(settings: Settings) -> None:
     console, where = Console(), machine()
     small = methods()
-    table = Table("seconds, TD of 8 agents", "first", "another step", "largest step", "known by")
+    rows: list[tuple[str, ...]] = [("method", "first", "another step", "largest step", "known by")]
     for name, found in small.items():
-        table.add_row(name, *(x if isinstance(x, str) else f"{x:.2f}" for x in found.values()))
-    console.print(table)
+        rows.append((name, *(x if isinstance(x, str) else f"{x:.2f}" for x in found.values())))
+    show(rows, console)
     sizes = dict(list(SIZES.items())[:1]) if settings.quick else SIZES
     report = {name: measure(*size) for name, size in sizes.items()}
-    table = Table("seconds", *(f"{name} {sizes[name]}" for name in report))
+    large = [("seconds", *("M={}, S={}, d={}".format(*sizes[name]) for name in report))]
     for part in next(iter(report.values()))["seconds"]:
-        table.add_row(part, *(f"{found['seconds'][part]:.2f}" for found in report.values()))
-    table.add_row("peak memory, GiB", *(f"{found['peak_gib']:.2f}" for found in report.values()))
-    console.print(table)
+        large.append((part, *(f"{found['seconds'][part]:.2f}" for found in report.values())))
+    large.append(("peak memory, GiB", *(f"{found['peak_gib']:.2f}" for found in report.values())))
+    show(large, console)
     out = settings.out / "quick" if settings.quick else settings.out
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "theory.json").write_text(
-        json.dumps({"machine": where | {"load_at_end": load()}, "methods": small} | report, indent=2)
-    )
+    write(__file__, out, where, {"methods": small} | report, {"methods": rows, "sizes": large})
+
+
+def show(rows: list[tuple[str, ...]], console: Console) -> None:
+    table = Table(*rows[0])
+    for row in rows[1:]:
+        table.add_row(*row)
+    console.print(table)
 
 
 if __name__ == "__main__":

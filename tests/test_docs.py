@@ -156,8 +156,9 @@ RESULTS = [
     *(ROOT / "docs" / "theory" / f"{name}.md" for name in ("adversaries", "compressed", "extrapolation", "mixing")),
     *(ROOT / "docs" / "theory" / f"{name}.md" for name in ("one-exchange", "participation", "variants")),
     *(ROOT / "docs" / "tutorials" / f"{name}.md" for name in ("control", "grid-worlds", "streams")),
-    ROOT / "docs" / "how-to" / "choose-a-method.md",
-    ROOT / "docs" / "reference" / "games.md",
+    *(ROOT / "docs" / "how-to" / f"{name}.md" for name in ("choose-a-method", "live-environments")),
+    *(ROOT / "docs" / "reference" / f"{name}.md" for name in ("benchmarks", "games")),
+    *(ROOT / "docs" / "deploy" / f"{name}.md" for name in ("clusters", "transports")),
 ]
 """The pages that report measurements."""
 
@@ -266,6 +267,24 @@ def test_a_marked_number_becomes_that_of_its_file(stored, before, after):
 def test_a_mark_that_names_nothing_is_an_error_with_its_line(stored):
     with pytest.raises(ValueError, match='line 2: `"no such"`: KeyError'):
         values.renewed(stored + '1.9<!-- = "no such" .2f -->')
+
+
+def test_a_page_shows_the_table_of_a_benchmark_with_its_machine(stored):
+    """Text columns are to the left, numbers to the right; a second run with the same file changes nothing."""
+    folder = values.NUMBERS / "benchmarks"
+    folder.mkdir()
+    rows = [["method", "seconds"], ["FedHSA", "0.25"], ["LocalSA", "1e-3"]]
+    found = {"settings": {}, "machine": {"processor": "a processor", "cores": 2}, "tables": {"": rows, "two": rows[:2]}}
+    (folder / "speed.json").write_text(json.dumps(found))
+    text = values.renewed("Before.\n\n<!-- table: benchmarks/speed -->\n\nAfter.\n")
+    table = "| method | seconds |\n| --- | ---: |\n| FedHSA | 0.25 |\n| LocalSA | 1e-3 |\n"
+    said = "*Measured by `python benchmarks/speed.py` on a processor, 2 cores.*"
+    assert text == f"Before.\n\n<!-- table: benchmarks/speed -->\n\n{table}\n{said}\n\nAfter.\n"
+    assert values.renewed(text) == text
+    assert values.typed_by_hand(text) == []
+    assert "LocalSA" not in values.renewed("<!-- table: benchmarks/speed, two -->\n")
+    other = text.replace("0.25", "0.5")
+    assert values.renewed(other) == text
 
 
 def test_numbers_that_nothing_gives_are_found(stored):

@@ -4,6 +4,7 @@
     python tests/update_docs.py docs/theory/predict.md     # some of them
     python tests/update_docs.py --numbers results          # only the numbers of the studies that were run into results/
     python tests/update_docs.py --numbers runs             # only those of comparisons that were run into runs/compare/
+    python tests/update_docs.py --numbers benchmarks/results    # only the tables of benchmarks
     python tests/update_docs.py examples/control.py        # run an example, and only the numbers that it prints
 
 The numbers in the text come from `docs/numbers/`, which `--numbers` writes from what `fedhsa reproduce` and `fedhsa
@@ -34,6 +35,8 @@ def main(arguments: list[str]) -> int:
         results = settings.numbers.resolve()
         stored = [*sorted(results.rglob("data.npz")), *sorted(results.glob("compare/*/manifest.json"))]
         stored = [str(path.parent.relative_to(results)) for path in stored]
+        if results.parent.name == "benchmarks":
+            stored = [f"benchmarks/{path.stem}" for path in sorted(results.glob("*.json"))]
         for name in settings.names or stored:
             print(values.write(name, results, settings.as_they_are), flush=True)
         return renew_numbers(pages.PAGES)

@@ -19,6 +19,9 @@ next one in that line. It belongs to the example that the page has named last.
 `docs/numbers/compare/`: `"compare/NAME: FedHSA"` is the score of a method, and `facts["step_size"]["FedHSA"]` its step
 size after tuning.
 
+`python benchmarks/NAME.py` leaves tables, which `--numbers benchmarks/results` writes into `docs/numbers/benchmarks/`.
+A page shows one after `<!-- table: benchmarks/NAME, TITLE -->`, with the machine on which it was measured.
+
 Numbers of others are marked with their source, `0.379<!-- quoted: Mangold et al. -->`, and those that no study gives
 with the reason, `0.95<!-- kept: a first attempt on another problem -->`.
 """
@@ -125,8 +128,13 @@ def digest(name: str) -> str:
 
     The code of the engine and of the theory does not count: tests hold its numbers fixed.
     """
-    parts = _example(name) if name in EXAMPLES else _comparison(name) if name.startswith("compare/") else _study(name)
+    kinds = {"benchmarks": _benchmark, "compare": _comparison, "examples": _example}
+    parts = kinds.get(name.partition("/")[0], _study)(name)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _benchmark(name: str) -> list[str]:
+    return [_maker().canonical((pages.ROOT / f"{name}.py").read_text())]
 
 
 def _example(name: str) -> list[str]:
@@ -163,6 +171,10 @@ def write(name: str, results: pathlib.Path, as_they_are: bool = False) -> str:
     from fedhsa.experiments.run import code, store
     from fedhsa.experiments.study.base import Outcome
 
+    if name.startswith("benchmarks/"):
+        found = json.loads((results / f"{name.partition('/')[2]}.json").read_text())
+        known = {key: found.get(key, {}) for key in ("machine", "settings", "tables")}
+        return _store(name, {"command": f"python {name}.py", "depends_on": digest(name)} | known)
     if name.startswith("compare/"):
         return _write_comparison(name, json.loads((results / name / "manifest.json").read_text()))
     experiment = _studies()[name]
@@ -308,6 +320,7 @@ class Study:
         if not path.exists():
             raise KeyError(f"{path.relative_to(pages.ROOT)} does not exist")
         found = json.loads(path.read_text())
+        self.tables, self.machine = (found.get(key, {}) for key in ("tables", "machine"))
         self.facts, self.table = (found.get(key, {}) for key in ("facts", "table"))
         self.printed = Printed("\n".join(found.get("printed", ())))
         self.settings = found["settings"] if "settings" in found else {"code": EXAMPLES[name].read_text()}
@@ -391,6 +404,20 @@ def _interval(found: re.Match[str], value: Value) -> str:
     return f"{found['open']}{low}{found['between']}{high}{found['close']}"
 
 
+TABLE = re.compile(r"<!-- table: (?P<name>[\w/]+)(?:, (?P<title>\w+))? -->\n(?:\n(?:\|.*\n)+\n\*Measured .*\n)?")
+
+
+def tabulated(found: re.Match[str]) -> str:
+    """A table as its file has it, with its marker before it, and where it was measured."""
+    measured, where = study(found["name"]), study(found["name"]).machine
+    headings, *rows = measured.tables[found["title"] or ""]
+    numeric = [all(re.fullmatch(r"[-+\d.,e %]*", row[k]) for row in rows) for k in range(len(headings))]
+    lines = [headings, ["---:" if number else "---" for number in numeric], *rows]
+    marker = found[0].partition("\n")[0]
+    said = f"*Measured by `python {found['name']}.py` on {where['processor']}, {where['cores']} cores.*"
+    return "\n".join([marker, "", *("| " + " | ".join(line) + " |" for line in lines), "", said, ""])
+
+
 def renewed(text: str, problems: list[str] | None = None) -> str:
     """A page with every marked number as its file has it; numbers that have none stay, and are told in `problems`."""
 
@@ -408,7 +435,7 @@ def renewed(text: str, problems: list[str] | None = None) -> str:
             return found[0]
         return new + text[found.end("rest" if found["rest"] else "value") : found.end()]
 
-    return MARKED.sub(write_one, text)
+    return TABLE.sub(tabulated, MARKED.sub(write_one, text))
 
 
 LEVELS = {0.999, 0.99, 0.95, 99.9}
@@ -428,7 +455,7 @@ def typed_by_hand(text: str) -> list[str]:
         return re.sub(r"\S", " ", found[0])
 
     plain = re.sub(r"^```.*?^```$", blank, text, flags=re.DOTALL | re.MULTILINE)
-    for left_out in (MARKED, TYPED, re.compile(r"<!--.*?-->", re.DOTALL)):
+    for left_out in (TABLE, MARKED, TYPED, re.compile(r"<!--.*?-->", re.DOTALL)):
         plain = left_out.sub(blank, plain)
     plain = re.sub(r"\$\$.+?\$\$|\$[^$\n]+\$|`[^`\n]+`|\]\([^)]*\)", blank, plain, flags=re.DOTALL)
     found = []

@@ -18,8 +18,8 @@ from fedhsa.theory.laws import finite, independent, markov, replies
 from fedhsa.theory.laws.additive import AdditiveLaw, chain_noise
 from fedhsa.theory.laws.federation import Federation as Parts
 from fedhsa.theory.laws.federation import observed as outcomes_on
+from fedhsa.theory.laws.federation import outcomes_of
 from fedhsa.theory.laws.finite import AffineOperators, Edges, FiniteLaw, edges_of, finite_law
-from fedhsa.theory.laws.independent import IndependentLaw
 from fedhsa.theory.laws.occupancies import OccupancyLaw
 from fedhsa.theory.laws.pieces import pieces_of_rule
 from fedhsa.theory.laws.replies import RepliesLaw
@@ -231,12 +231,10 @@ def test_both_laws_of_independent_observations_are_those_of_all_trajectories(fam
         Agent(np.tile(w, (len(w), 1)), *(np.repeat(x[:, None], len(w), 1) for x in operators))
         for w, *operators in zip(law.weights(), A, g, strict=True)
     ]
-    truth, map = Law(agents, rule), LocalRule(*rule).round_map(*mean_operators(problem))
-    algorithm = METHODS[rule.correction](*rule[:3])
-    for found in (
-        IndependentLaw(problem, algorithm, map),
-        EverySiteLaw(by_rule(edges_of(problem, law), rule)),
-    ):
+    truth, pieces = Law(agents, rule), pieces_of_rule(LocalRule(*rule), len(kinds))
+    one_state = EverySiteLaw(Parts(pieces, outcomes_of(problem), "FedHSA"))
+    assert one_state.shape == (1,)
+    for found in (one_state, EverySiteLaw(by_rule(edges_of(problem, law), rule))):
         assert_equal_paths(found, truth.path(START, ROUNDS))
         assert_equal_moments(found.stationary(), truth.moments)
         assert found.mean_square_radius() == (pytest.approx(truth.mean_square_radius, rel=1e-9), "exact", None)

@@ -151,7 +151,7 @@ def test_what_is_out_of_reach_is_said_so():
     nonlinear, affine = CASES["logistic"]().problem, CASES["td"]().problem
     with pytest.raises(TypeError, match=r"Exact laws require operators.*LogisticAgent is not declared affine"):
         exact.limit(nonlinear, fh.FedHSA(0.1, 2))
-    with pytest.raises(TypeError, match=r"The product of 3 chains with 6 states in 4 dimensions is too large"):
+    with pytest.raises(TypeError, match=r"The exact law of 3 agents with 6 states in 4 dimensions would take long"):
         exact.mean_square_error(affine, fh.FedHSA(0.1, 2), rounds=3)
     with pytest.raises(TypeError, match=r"no exact law for TDAgent observing Replay"):
         exact.floor(affine.replay(Transition(np.zeros((3, 4), int), np.zeros((3, 4), int))), fh.FedHSA(0.1, 2))

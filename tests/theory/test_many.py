@@ -9,7 +9,7 @@ from cases import CASES
 from fedhsa.problems import finite_sum, td
 from fedhsa.sources import FiniteChain
 from fedhsa.theory import exact
-from fedhsa.theory.laws import many
+from fedhsa.theory.laws import many, markov
 from fedhsa.theory.laws.many import ManyAgentsLaw
 from theory import bets
 from theory.enumeration import Closure, Law, Rule
@@ -176,12 +176,15 @@ def test_additive_noise_on_markov_chains_has_an_exact_law_at_any_number_of_agent
         np.testing.assert_allclose(found.mean, truth.mean, atol=1e-9)
 
 
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", ["td", "finite-sum"])
-def test_local_sa_with_independent_observations_has_an_exact_law(name):
-    problem, algorithm = CASES[name]().problem.iid(), fh.LocalSA(0.1, 4, 0.8)
-    truth, found = exact.law(problem, algorithm).stationary(), ManyAgentsLaw(problem, algorithm).stationary()
+def test_with_independent_observations_the_law_is_exact(name, method):
+    problem, algorithm = CASES[name]().problem.iid(), METHODS[method][0](0.1, 4, 0.8)
+    law = ManyAgentsLaw(problem, algorithm)
+    truth, found = markov.sites_law(problem, algorithm).stationary(), law.stationary()
+    assert (law.basis, law.left_out, law.mean_square_radius().kind) == ("exact", 0.0, "exact")
     np.testing.assert_allclose(found.covariance, truth.covariance, rtol=1e-6)
-    np.testing.assert_allclose(found.mean, truth.mean, rtol=1e-6)
+    np.testing.assert_allclose(found.mean, truth.mean, rtol=1e-6, atol=1e-12)
 
 
 def test_of_the_same_agents_many_times_over_the_mean_goes_to_where_infinitely_many_stand_still():

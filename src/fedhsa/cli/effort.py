@@ -5,24 +5,17 @@ from collections.abc import Iterable
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
 from ..theory.laws.finite import finite_law
-from ..theory.laws.independent import LARGEST
 
 START, PER_UNIT = 0.02, 3e-9
 """Seconds, fitted to two cores: the least time of a prediction, and the time per multiplication."""
 PER_TRIAL = 2e-7
 """Seconds per agent and cubed dimension for the search for stable settings, which tries about a hundred settings."""
-SWEEPS = 100
-"""The number of rounds after which the moments of the exact law of independent sampling no longer change."""
 
 
 def seconds(problem: Problem, algorithm: AbstractAlgorithm) -> float:
     """Returns the time of one prediction without compilation, which grows like $M H d (S + d)^2$."""
     law, d = finite_law(problem.agents.source), problem.dim
     each = d * (d + (0 if law is None else law.num_states)) ** 2 * algorithm.block_length
-    if law is not None and law.independent and problem.affine:
-        outcomes = law.num_outcomes
-        if problem.num_agents * max(d**4, outcomes * d**2) <= LARGEST:
-            each = d**4 * (outcomes + SWEEPS * algorithm.block_length)
     return START + PER_UNIT * problem.num_agents * each
 
 

@@ -21,7 +21,7 @@ from .laws.curvature import CurvedLaw, curved_law
 from .laws.finite import check_exogenous, finite_law
 from .laws.first_order import bias_of, covariance_of, noise_is_known
 from .laws.markov import markov_law
-from .laws.moments import AbstractLaw, Moments, Radius, RelaxationLaw, TooLargeError
+from .laws.moments import AbstractLaw, Moments, Radius, RelaxationLaw
 from .laws.replies import predict_replies
 from .laws.reported import predict_reported
 from .laws.unbiased import predict_unbiased
@@ -146,12 +146,9 @@ def law_of(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None 
     map = rule.mean_map(A, residuals) if map is None else map
     if isinstance(problem.agents.source, Silent) or not np.abs(map.transition).max() < HOPELESS:
         return exact.NoiselessLaw(problem, algorithm, map)
-    if finite is not None and not finite.independent:
+    if finite is not None:
         return markov_law(problem, algorithm, map)
-    try:
-        return exact.law(problem, algorithm, rule.round_map(A, residuals))
-    except TooLargeError:
-        return markov_law(problem, algorithm, map)
+    return exact.law(problem, algorithm, rule.round_map(A, residuals))
 
 
 def _from_knowledge(problem: Problem, algorithm: AbstractAlgorithm, rule: LocalRule) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from ..sources import Silent
 from .laws.carried import carried_law
 from .laws.finite import additive_noise, finite_law
 from .laws.gaussian import gaussian_law
-from .laws.independent import IndependentLaw
 from .laws.markov import exact_law
 from .laws.moments import AbstractLaw as AbstractLaw
 from .laws.moments import AbstractSteppedLaw
@@ -100,7 +99,7 @@ def law(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = N
             "no noise, additive VAR(1) noise (`problems.quadratic`), or finite chains. `noiseless_error` and `limit` "
             "hold for every affine problem; `theory.predict` estimates the rest from samples."
         )
-    return IndependentLaw(problem, algorithm, map) if finite.independent else exact_law(problem, algorithm)
+    return exact_law(problem, algorithm)
 
 
 def mean_square_error(problem: Problem, algorithm: AbstractAlgorithm, *, rounds: int, theta: Any = None) -> np.ndarray:

@@ -256,9 +256,9 @@ def curved_law(problem: Problem, algorithm: AbstractAlgorithm, law_of: LawOf) ->
     or there are too many outcomes to average over, the law is that of the problem linearised at its root.
 
     !!! example
-        >>> from fedhsa.theory.laws.independent import IndependentLaw
+        >>> from fedhsa.theory.laws.markov import markov_law
         >>> problem, algorithm = fedhsa.problems.logistic.random(4, 5, 2, key=1).iid(), fedhsa.FedHSA(0.1, 10)
-        >>> law = curved_law(problem, algorithm, IndependentLaw)
+        >>> law = curved_law(problem, algorithm, markov_law)
         >>> runs = fedhsa.simulate(problem, algorithm, rounds=300, seeds=300, theta=problem.theta_star)
         >>> bool(abs(runs.error[:, 100:].mean() / law.stationary().square - 1) < 0.1)
         True

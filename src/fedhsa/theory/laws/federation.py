@@ -395,7 +395,7 @@ class Exchanged:
         """Returns moments `(*batch, S, ..., S, N, N)` after the exchange, with one axis for each site."""
         XX, UX, UU = Y, self.others(sites) @ Y, self.alone(Y, sites)
         for q, i in enumerate(sites):
-            axis, share = batch + q, self.share(i)
+            axis, share = _axis(Y, q, batch), self.share(i)
             XX, UX, UU = (np.moveaxis(part, axis, -3) for part in (XX, UX, UU))
             with_u = share.crossed(transpose(UX))
             UU = share.moved(UU) + with_u + transpose(with_u) + share.squared(XX)
@@ -409,7 +409,7 @@ class Exchanged:
         """Returns $E[x w^T]$ by the states of the sites after the exchange, for $w$ that does not change."""
         UX = self.others(sites) @ X
         for q, i in enumerate(sites):
-            axis, share = batch + q, self.share(i)
+            axis, share = _axis(X, q, batch), self.share(i)
             X, UX = (np.moveaxis(part, axis, -3) for part in (X, UX))
             X, UX = share.moved(X), share.moved(UX) + share.crossed(X)
             X, UX = (np.moveaxis(part, -3, axis) for part in (X, UX))
@@ -418,7 +418,8 @@ class Exchanged:
     def moved(self, X: np.ndarray, sites: Sequence[int], batch: int) -> np.ndarray:
         """Returns moments that nobody changes, on the new states of the sites."""
         for q, i in enumerate(sites):
-            X = np.moveaxis(self.share(i).moved(np.moveaxis(X, batch + q, -3)), -3, batch + q)
+            axis = _axis(X, q, batch)
+            X = np.moveaxis(self.share(i).moved(np.moveaxis(X, axis, -3)), -3, axis)
         return X
 
     def each(self, agents: tuple[int, ...]) -> "EachAlone":
@@ -442,6 +443,11 @@ class Exchanged:
         added = D.sum(-3) @ self.mean.T - np.einsum("...iab,icb->...ac", D, C, optimize=True)
         squares = np.einsum("...iab,icb->...ac", C @ U[..., None, :, :], C, optimize=True)
         return found + added + transpose(added) - squares
+
+
+def _axis(X: np.ndarray, site: int, batch: int) -> int:
+    """Returns the axis of a site's states; sites with one state each share an axis."""
+    return batch + min(site, X.ndim - batch - 3)
 
 
 class EachAlone(NamedTuple):

@@ -16,8 +16,8 @@ $$U = L_0 U + \sum_i \Bigl(\sum_s R_i(Y_i)(s) - L_0 U\Bigr), \qquad
 where $U = E[(e, 1)(e, 1)^T]$ and $L_0$ is the mean map on both sides. FedHSA's $R_i$ includes the effect of the noise
 $\nu$ of the others' first operators in $\bar g$ through agent $i$'s random map.
 
-The law is exact for one agent and in the limit of many, for any step size, number of local steps and mixing. In between
-it neglects products of the states of two agents with the error.
+The law is exact for one agent, for independent observations and in the limit of many agents, for any step size, number
+of local steps and mixing. In between it neglects products of the states of two agents with the error.
 """
 
 import functools
@@ -405,7 +405,12 @@ class ManyAgentsLaw(AbstractSteppedLaw):
 
     @property
     def basis(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return "many agents" if self.large else "one site"
+        return "many agents" if self.large else "exact" if self.exact else "one site"
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing is neglected: with one agent, or if all observations are independent."""
+        return not self.large and (self.rule.M == 1 or self.law.independent)
 
     @property
     def quick(self):
@@ -469,7 +474,7 @@ class ManyAgentsLaw(AbstractSteppedLaw):
         return self._radius_of(products)
 
     def mean_square_radius(self):
-        if self.rule.M == 1 and self.quick_round:
+        if self.exact and self.quick_round:
             return Radius(self._radius, "exact")
         return Radius(self._radius, "estimate", self._field if self.quick_round else None)
 
@@ -531,6 +536,8 @@ class ManyAgentsLaw(AbstractSteppedLaw):
         agents, plus a tenth of $1 / M (1 - |\lambda|)$ of the slowest chain for the neglected correlations. In others
         it is amplified by what the Gaussian field of all agents indicates.
         """
+        if self.exact:
+            return 0.0
         M, d, radius = self.rule.M, self.problem.dim, self.mean_square_radius()
         slack = 1 - radius.value
         if not slack > 0:
@@ -632,7 +639,7 @@ class ManyAgentsLaw(AbstractSteppedLaw):
             return vector - self._sweep(guess.unpack(vector)).pack() + constant
 
         operator = LinearOperator((constant.size,) * 2, residual, dtype=float)  # pyright: ignore[reportCallIssue]
-        close = CLOSE if self.quick_round else ROUGHLY
+        close = CLOSE if self.quick_round or self.exact else ROUGHLY
         solved, failed = gmres(operator, constant, x0=self._sweep(guess).pack(), rtol=close, restart=20, maxiter=20)
         if failed:
             raise ValueError(

@@ -69,8 +69,8 @@ def exact_law(problem: Problem, algorithm: AbstractAlgorithm) -> AbstractLaw:
         law = finite_law(problem.agents.source)
         assert law is not None
         raise TooLargeError(
-            f"The product of {problem.num_agents} chains with {law.num_states} states in {problem.dim} dimensions is "
-            "too large for its exact law. `theory.predict` supports every size."
+            f"The exact law of {problem.num_agents} agents with {law.num_states} states in {problem.dim} dimensions "
+            "would take long. `theory.predict` supports every size."
         )
     return found
 
@@ -92,5 +92,7 @@ def _few(problem: Problem) -> bool:
     assert law is not None
     if problem.num_agents * math.log2(max(law.num_states, 2)) <= FEW_STATES:
         return True
+    if law.independent:  # the law of many agents is exact
+        return False
     kinds = int(kinds_of([np.asarray(x) for x in jax.tree.leaves(problem.agents) if np.ndim(x)]).max()) + 1
     return kinds * (kinds + 1) / 2 <= MOST_PAIRS

@@ -108,7 +108,7 @@ class EverySiteLaw(SitesLaw):
     def __init__(self, federation: Federation, sites: Sequence[int] | None = None):
         super().__init__(federation)
         self.sites = tuple(range(federation.num_agents)) if sites is None else tuple(sites)
-        self.shape = (federation.num_states,) * len(self.sites)
+        self.shape = (federation.num_states,) * (len(self.sites) if federation.num_states > 1 else 1)
 
     @property
     def work(self):
@@ -117,7 +117,7 @@ class EverySiteLaw(SitesLaw):
     def begin(self, start, *, stationary=False):
         start, outcomes = self.lifted(start), self.federation.outcomes
         laws = (outcomes.stationary if stationary else outcomes.start)[list(self.sites)]
-        law = functools.reduce(np.multiply.outer, laws, np.ones(()))
+        law = functools.reduce(np.multiply.outer, laws if self.federation.num_states > 1 else laws[:1], np.ones(()))
         return law.reshape(-1, 1, 1) * np.outer(start, start)
 
     def exchange(self, steps, blocks):
