@@ -3,7 +3,7 @@ r"""The pieces of a method, derived from its own exchanges: what its agents and 
 If a method is affine given the observations, an agent's part in an exchange is a linear recursion of a few *live
 variables*. The $n$-th call of the operator happens at the point $t_n \cdot \text{live}$, and its value $G$ enters as
 $\text{live} \leftarrow F_n\, \text{live} + B_n G$. The coefficients are numbers that multiply the identity, so they are
-derived in one dimension, by differentiating `local` with respect to the message, the memory and the values of the
+derived from one coordinate, by differentiating `local` with respect to the message, the memory and the values of the
 operator. The live variables are a minimal realisation of this derivative (Ho and Kalman, 1966): a basis of all that the
 past contributes to later points, to the reply and to the memory.
 
@@ -320,29 +320,28 @@ def _watch(rebuilt: Callable, given: list, num_agents: int, dim: int) -> _Method
     show = np.stack([_filled(algorithm, 0, row, 1).theta[0] for row in jnp.eye(len(server))])
     script = Script()
 
-    def round(side: float, d: int) -> tuple[_Watched, ...]:
+    def round(side: float) -> tuple[_Watched, ...]:
         numbers = range(len(algorithm.exchanges))
-        return tuple(_Watched(rebuilt, given, k, num_agents, side, d, script) for k in numbers)
+        return tuple(_Watched(rebuilt, given, k, num_agents, side, dim, script) for k in numbers)
 
-    watched = {0.5: round(0.5, 1)}
+    watched = {0.5: round(0.5)}
     edges = np.unique([0.0, 1.0, *script.coins])
     sides = (edges[:-1] + edges[1:]) / 2
-    watched |= {side: round(side, 1) for side in sides if side not in watched}
+    watched |= {side: round(side) for side in sides if side not in watched}
     chosen = tuple(watched[side] for side in sides)
     sets, ways = joint_outcomes(chosen[0], script, given, num_agents, name)
     method = _Method(sides, np.diff(edges), chosen, sets, ways, True, server, memory, show)
-    many = {id(watched[side]): watched[side] if dim == 1 else round(side, dim) for side in sides}
     alike = True
     for exchanges, drawn in method.outcomes():
-        every = zip(many[id(exchanges)], exchanges, ways, method.raw(exchanges, given, drawn, LATER[0]), strict=True)
-        for here, there, passed, steps in every:
+        every = zip(exchanges, ways, method.raw(exchanges, given, drawn, LATER[0]), strict=True)
+        for exchange, passed, steps in every:
             for way, step in zip(passed, steps, strict=True):
                 told = telling(given, drawn, way)
-                if not here.does(step, told, [LATER[0]] * KEYS):
+                if not exchange.does(step, told, [LATER[0]] * KEYS):
                     raise NotDerivedError(f"A round of {name} is random, or not affine with equal coefficients.")
-                if not there.does(step, told, LATER):
+                if not exchange.does(step, told, LATER):
                     raise NotDerivedError(f"The rounds of {name} depend on the number of the round.")
-                alike = alike and there.does(step, told, [0])
+                alike = alike and exchange.does(step, told, [0])
     return method._replace(alike=alike)
 
 
@@ -369,8 +368,10 @@ def _traced(function: Callable, given: list, *examples: Any) -> tuple[Callable, 
     def many(given: list, *rows: np.ndarray) -> list[np.ndarray]:
         count = len(rows[0])
         more = -count % ROWS  # so that other numbers of rows need no other program
-        every = (np.concatenate([x, np.repeat(x[-1:], more, axis=0)]) for x in rows)
-        return [np.asarray(x).reshape(count + more, -1)[:count] for x in run(*given, *every)]
+        every = [np.concatenate([x, np.repeat(x[-1:], more, axis=0)]) for x in rows]
+        parts = [run(*given, *(x[at : at + ROWS] for x in every)) for at in range(0, count, ROWS)]
+        columns = zip(*parts, strict=True)
+        return [np.concatenate([np.asarray(x).reshape(ROWS, -1) for x in column])[:count] for column in columns]
 
     return many, closed
 
@@ -531,30 +532,42 @@ class _Watched(AbstractExchange):
         return False
 
     def step(self, given: list, index: int) -> Step:
-        """Returns the exchange as matrices, with one way for each agent; it has one dimension."""
+        """Returns the exchange as matrices, with one way for each agent, from what happens to the first coordinate."""
         M, p, n, agents = self.num_agents, self.p, self.n, np.arange(self.num_agents)
-        (sent,) = self.send(given, *_rows(np.tile(np.eye(p + 1, p), (M, 1)), np.repeat(agents, p + 1), 0, index))
-        sent = sent.reshape(M, p + 1, -1)
+        started = self._along(np.tile(np.eye(p + 1, p), (M, 1)))
+        (sent,) = self.send(given, *_rows(started, np.repeat(agents, p + 1), 0, index))
+        sent = self._across(sent).reshape(M, p + 1, -1)
         width, rng = self.inputs + self.calls, np.random.default_rng(0)
         tried = np.repeat(rng.standard_normal(width)[None], M, axis=0)
         units = np.eye(width + 1, width)
-        done = self.local(given, np.concatenate([units, tried]), np.r_[np.zeros(width + 1, int), agents], 0, index)
-        found, told = done.results, done.told[width + 1 :]
+        values, numbers = self._along(np.concatenate([units, tried])), np.r_[np.zeros(width + 1, int), agents]
+        done = self.local(given, values, numbers, 0, index)
+        found, told = self._across(done.results), done.told[width + 1 :]
         rows = np.eye(p + M * n + self.noise + 1, p + M * n + self.noise)
         w, replies, noise = np.split(rows, [p, p + M * n], axis=1)
         told = np.broadcast_to(told, (len(rows), *told.shape))
-        (after,) = self.gather(given, *_rows(w, replies.reshape(-1, M, n), told, self._noise(noise), 0, index))
+        w, replies, noise = (self._along(x) for x in (w, replies.reshape(-1, M, n), noise))
+        (after,) = self.gather(given, *_rows(w, replies, told, self._noise(noise), 0, index))
+        after = self._across(after)
         if sent[:, -1].any() or found[width].any() or after[-1].any():
             raise NotDerivedError(f"A round of {self.name} adds constants.")
         part = realise(found[:width].T, done.places[0].astype(int).tolist(), self.inputs)
         parts = [part] * M
         for i in agents[1:]:
             if not _near(found[width + 1 + i], found[width + 1]):  # this agent does something else
-                own = self.local(given, units, np.full(len(units), i), 0, index)
-                parts[i] = realise(own.results[:width].T, own.places[0].astype(int).tolist(), self.inputs)
+                own = self.local(given, self._along(units), np.full(len(units), i), 0, index)
+                parts[i] = realise(self._across(own.results)[:width].T, own.places[0].astype(int).tolist(), self.inputs)
         gather = np.moveaxis(after[p : p + M * n].reshape(M, n, p), 1, 2)
         ways, send = tuple((part,) for part in parts), np.moveaxis(sent[:, :-1], 1, 2)
         return Step(send, ways, after[:p].T, gather, after[p + M * n : -1].T)
+
+    def _along(self, values: np.ndarray) -> np.ndarray:
+        """Returns vectors with these first coordinates, flat, and with all others zero."""
+        return (values[..., None] * np.eye(self.d)[0]).reshape(*values.shape[:-1], -1)
+
+    def _across(self, vectors: np.ndarray) -> np.ndarray:
+        """Returns the first coordinates of flat vectors."""
+        return vectors.reshape(len(vectors), -1, self.d)[..., 0]
 
     def _noise(self, values: np.ndarray) -> np.ndarray:
         """Adds noise that is not used."""
