@@ -14,6 +14,7 @@ import fedhsa as fh
 from fedhsa.algorithms.base import Arrival
 from fedhsa.problems.quadratic import QuadraticAgent
 from fedhsa.sources import IID, VAR1, FiniteChain, Silent, Transitions
+from fedhsa.theory.laws import federation as federation_module
 from fedhsa.theory.laws import finite, independent, markov, replies
 from fedhsa.theory.laws.additive import AdditiveLaw, chain_noise
 from fedhsa.theory.laws.federation import Federation as Parts
@@ -184,7 +185,7 @@ def test_the_law_of_pairs_adds_what_every_pair_misses(family, S, kinds, rule):
 @pytest.fixture
 def uncompiled(monkeypatch):
     """Problems as arrays, so that nothing is compiled: their operators by outcome are known."""
-    for module in (finite, independent, replies):
+    for module in (finite, federation_module, independent, replies):
         monkeypatch.setattr(module, "affine_operators", lambda problem, law: problem.operators)
 
 

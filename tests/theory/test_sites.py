@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -252,6 +253,17 @@ def test_the_largest_step_of_a_method_with_memory_is_that_of_the_mean_square():
     alone = predict(turns(1), fh.LocalSA(0.05, 5)).max_step_size
     assert limit.kind == alone.kind == "mean square, exact"
     assert abs(limit / alone - 1) < 1e-3
+
+
+def test_independent_observations_of_long_chains_take_no_more_memory_than_their_operators():
+    """A kernel of all 10 000 transitions of one agent alone would take 800 MB."""
+    problem = fh.problems.td.random(3, 100, 2).iid()
+    tracemalloc.start()
+    found = outcomes_of(problem)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.flow.shape == (3, 1, 10_000, 1)
+    assert peak < 20 * sum(x.nbytes for x in found)
 
 
 def test_independent_observations_need_one_state_and_have_the_law_of_a_chain_without_memory():

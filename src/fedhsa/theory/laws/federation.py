@@ -19,7 +19,7 @@ from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
 from ..stability import step_of, with_step
 from .field import field_radius
-from .finite import Edges, edges_of, finite_law, kinds_of
+from .finite import Edges, affine_operators, edges_of, finite_law, kinds_of
 from .moments import NotDerivedError, Steps
 from .pieces import MEAN, ROUNDING, Call, Part, Pieces, Step, apply, pieces_of
 
@@ -64,11 +64,11 @@ def outcomes_of(problem: Problem, *, by_state: bool = False) -> Outcomes:
     """
     law = finite_law(problem.agents.source)
     assert law is not None
-    found = observed(edges_of(problem, law))
     if not law.independent or by_state:
-        return found
-    one, (A, g) = np.ones((len(found.A), 1)), (np.moveaxis(x, 2, 1) for x in (found.A, found.g))
-    return Outcomes(found.flow[:, :1].swapaxes(2, 3), A, g, one, one)
+        return observed(edges_of(problem, law))
+    A, g = affine_operators(problem, law)
+    one = np.ones((len(A), 1))
+    return Outcomes(law.weights()[:, None, :, None], A[:, None], g[:, None], one, one)
 
 
 def observed(edges: Edges) -> Outcomes:

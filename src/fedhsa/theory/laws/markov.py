@@ -44,6 +44,8 @@ def sites_law(problem: Problem, algorithm: AbstractAlgorithm, like: Federation |
         try:
             federation = Federation(pieces, outcomes_of(problem), name)
         except NotDerivedError:
+            if law.independent and M * law.num_outcomes**2 > ROOM:
+                raise TooLargeError(f"The law of {name} on this problem would take long.") from None
             federation = Federation(pieces, outcomes_of(problem, by_state=True), name)
     return law_of_federation(federation)
 
