@@ -287,6 +287,11 @@ def test_a_page_shows_the_table_of_a_benchmark_with_its_machine(stored):
     assert values.renewed(other) == text
 
 
+def test_stored_numbers_name_no_folder_of_the_machine_that_measured_them():
+    named = {name: re.findall(r'"(/[^"]*/[^"]*)"', path.read_text()) for name, path in values.files().items()}
+    assert {name: folders for name, folders in named.items() if folders} == {}
+
+
 def test_numbers_that_nothing_gives_are_found(stored):
     given = (
         '2.40 (2.31 to 2.48)<!-- = "ratio, 0.8" .2f -->, 0.379<!-- quoted: the source -->, `0.7`, $0.2$ and 99.9 %, '

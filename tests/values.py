@@ -174,6 +174,7 @@ def write(name: str, results: pathlib.Path, as_they_are: bool = False) -> str:
     if name.startswith("benchmarks/"):
         found = json.loads((results / f"{name.partition('/')[2]}.json").read_text())
         known = {key: found.get(key, {}) for key in ("machine", "settings", "tables")}
+        known["settings"].pop("out", None)  # a folder of the machine
         return _store(name, {"command": f"python {name}.py", "depends_on": digest(name)} | known)
     if name.startswith("compare/"):
         return _write_comparison(name, json.loads((results / name / "manifest.json").read_text()))
