@@ -13,6 +13,7 @@ from fedhsa.theory import predict
 from fedhsa.theory.laws.federation import Federation, outcomes_of
 from fedhsa.theory.laws.markov import sites_law
 from fedhsa.theory.laws.moments import NotDerivedError
+from fedhsa.theory.laws.occupancies import OccupancyLaw
 from fedhsa.theory.laws.pieces import derive
 from fedhsa.theory.laws.reported import MeanOnChainsLaw
 from fedhsa.theory.laws.sites import EachSiteLaw, EverySiteLaw, TwoSitesLaw
@@ -193,6 +194,21 @@ class Sleepy(AbstractWrapper):
             return jax.tree.map(lambda x: jax.numpy.where(sleeps, 0, x), reply), memory
 
         return local
+
+
+@pytest.mark.parametrize(
+    "method", [fh.Lossy(fh.LocalSA(ETA, H), 0.3), fh.OverTheAir(fh.SynchronisedSA(ETA), 0.2, 0.3)], ids=["lost", "air"]
+)
+def test_equal_agents_whose_replies_are_altered_have_the_law_of_their_occupancies(method):
+    problem = fh.problems.finite_sum.from_arrays(
+        -np.tile(SLOPES[0, :, None, None], (3, 1, 1, 1)),
+        np.tile(CONSTANTS[0, :, None], (3, 1, 1)),
+        np.tile(P, (3, 1, 1)),
+    )
+    parts = Federation(derive(method, 3, 1), outcomes_of(problem), "")
+    assert OccupancyLaw.number(parts) == 4
+    joint, occupied = (law(parts).errors(np.ones(1), 5) for law in (EverySiteLaw, OccupancyLaw))
+    np.testing.assert_allclose(occupied, joint, rtol=1e-11)
 
 
 def test_a_wrapper_of_a_user_that_draws_through_the_round_has_an_exact_law():

@@ -61,6 +61,12 @@ def test_what_diverges_by_the_noise_of_all_agents_is_not_called_stable(M, switch
     assert "is stable with these settings is unknown" in explain_divergence("SynchronisedSA", found)
 
 
+def test_hundreds_of_equal_agents_have_an_exact_law():
+    found = predicted(slopes(300, 0.05, 0.8, 2.0), fh.SynchronisedSA(0.3))
+    assert found.basis == "exact"
+    assert found.mean_square_radius == pytest.approx(exact_radius(300, 0.05, 0.8, 2.0, 0.3), rel=1e-9)
+
+
 def test_agents_that_hardly_differ_get_the_verdict_of_equal_agents():
     M, switch, mean, spread, step = EDGE[0]
     assert predicted(slopes(M, switch, mean, spread), fh.SynchronisedSA(step)).stable is False  # exact

@@ -69,6 +69,15 @@ def test_the_law_of_three_agents_is_the_closure_without_products_of_two_states(f
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_independent_observations_do_not_begin_where_the_chains_begin(method):
+    problem = finite_sum.from_arrays(*bets.tiny("finite-sum", 3, 0.8).arrays)
+    chain = FiniteChain(problem.agents.source.transition, np.eye(2)[[0, 1, 0]])
+    other = fh.Problem(eqx.tree_at(lambda a: a.source, problem.agents, chain), like=np.zeros(2))
+    one, two = (ManyAgentsLaw(p.iid(), METHODS[method][0](0.3, 2)).errors(np.ones(2), 3) for p in (problem, other))
+    np.testing.assert_allclose(one, two, rtol=1e-12)
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_the_law_begins_where_the_chains_begin(method):
     federation, (make, correction) = bets.tiny("finite-sum", 3, 0.8), METHODS[method]
     problem, starts = finite_sum.from_arrays(*federation.arrays), np.eye(2)[[0, 1, 0]]

@@ -26,7 +26,10 @@ class IndependentNoise:
         M, d = problem.num_agents, problem.dim
         size = M * max(d**4, law.num_outcomes * d**2)
         if size > LARGEST:
-            raise TooLargeError(f"The law of {M} agents in {d} dimensions requires {size:.2g} numbers.")
+            raise TooLargeError(
+                f"The law of altered replies of {M} agents in {d} dimensions requires {size:.2g} numbers, more than "
+                f"{LARGEST:.2g}. Use fewer agents or parameters, or simulate."
+            )
         weights, (A, g) = law.weights(), affine_operators(problem, law)
         self.A, self.r = np.einsum("io,ioab->iab", weights, A), np.einsum("io,ioa->ia", weights, g)
         A, g = A - self.A[:, None], g - self.r[:, None]

@@ -499,8 +499,10 @@ class ManyAgentsLaw(AbstractSteppedLaw):
 
     def enter(self, start):
         chain, x = self.law.chain, np.append(start, 1.0)
-        away = np.zeros((self.rule.M, 0)) if self.large else chain.start - chain.stationary
-        return ManyMoments(np.outer(x, x), away[..., None, None] * np.outer(x, x))
+        state = self._state(np.outer(x, x))
+        if self.large or self.law.independent:
+            return state
+        return state._replace(V=(chain.start - chain.stationary)[..., None, None] * state.U)
 
     def step(self, state):
         return self._round(state.seen_from(self.centre)).seen_from(-self.centre)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
-from ..maps.rounds import RoundMap
+from ..maps.rounds import RoundMap, local_rule
 from .federation import Federation, outcomes_of
 from .finite import finite_law, kinds_of
 from .many import ManyAgentsLaw
@@ -35,7 +35,7 @@ def sites_law(problem: Problem, algorithm: AbstractAlgorithm, like: Federation |
     name, M = type(algorithm).__name__, problem.num_agents
     law = finite_law(problem.agents.source)
     assert law is not None
-    if M > MOST_AGENTS or M * law.num_outcomes * problem.dim**2 > ROOM:
+    if _too_many(problem, algorithm) or M * law.num_outcomes * problem.dim**2 > ROOM:
         raise TooLargeError(f"The law of {name} on this problem would take long.")
     if like is not None:
         federation = like.at(algorithm)
@@ -96,5 +96,19 @@ def _few(problem: Problem) -> bool:
         return True
     if law.independent:  # the law of many agents is exact
         return False
-    kinds = int(kinds_of([np.asarray(x) for x in jax.tree.leaves(problem.agents) if np.ndim(x)]).max()) + 1
+    kinds = _kinds(problem)
     return kinds * (kinds + 1) / 2 <= MOST_PAIRS
+
+
+def _kinds(problem: Problem) -> int:
+    """Returns the number of different agents."""
+    return int(kinds_of([np.asarray(x) for x in jax.tree.leaves(problem.agents) if np.ndim(x)]).max()) + 1
+
+
+def _too_many(problem: Problem, algorithm: AbstractAlgorithm) -> bool:
+    """Returns whether there are more agents than laws admit; equal ones without a correction may be many."""
+    law, rule, M = finite_law(problem.agents.source), local_rule(algorithm), problem.num_agents
+    assert law is not None
+    if M <= MOST_AGENTS or rule is None or (rule.correction and rule.local_steps > 1):
+        return M > MOST_AGENTS
+    return math.comb(M + law.num_states - 1, law.num_states - 1) > OCCUPANCIES or _kinds(problem) > 1

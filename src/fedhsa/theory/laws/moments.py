@@ -133,6 +133,7 @@ class AbstractLaw(abc.ABC):
         return None
 
     limit_of_many: Callable[[], np.ndarray] | None = None
+    """A function that returns the mean error of infinitely many similar agents, if it is known from elsewhere."""
 
     def persistent_bias(self) -> np.ndarray | None:
         """Returns the mean error that remains with any number of similar agents; None if it is that without noise."""

@@ -238,8 +238,8 @@ def pieces_of_rule(rule: LocalRule, num_agents: int) -> Pieces:
     M, one = num_agents, np.ones((1, 1))
 
     def exchange(message, begin, calls, end, keep, gather) -> Step:
-        every = (tuple(call._replace(number=k) for k, call in enumerate(calls)),)
-        part = Part(np.array(begin), *every, np.array(end))
+        calls = tuple(call._replace(number=k) for k, call in enumerate(calls))
+        part = Part(np.array(begin), calls, np.array(end))
         send, gather = (np.tile(np.array(x, float), (M, 1, 1)) for x in (message, gather))
         return Step(send, ((part,),) * M, np.array(keep), gather, np.zeros((len(keep), 0)))
 
