@@ -13,8 +13,8 @@ from fedhsa.theory.entry import PredictionWarning
 from fedhsa.theory.laws import federation, markov, moments
 from fedhsa.theory.laws.federation import Federation, outcomes_of
 from fedhsa.theory.laws.many import ManyAgentsLaw
-from fedhsa.theory.laws.markov import sites_law
-from fedhsa.theory.laws.moments import NotDerivedError
+from fedhsa.theory.laws.markov import law_of_federation, sites_law
+from fedhsa.theory.laws.moments import NotDerivedError, TooLargeError
 from fedhsa.theory.laws.pieces import derive, pieces_of, pieces_of_rule, realise
 from fedhsa.theory.laws.sites import EachSiteLaw, EverySiteLaw, TwoSitesLaw
 from fedhsa.theory.maps.rounds import require_rule
@@ -264,6 +264,16 @@ def test_independent_observations_of_long_chains_take_no_more_memory_than_their_
     tracemalloc.stop()
     assert found.flow.shape == (3, 1, 10_000, 1)
     assert peak < 20 * sum(x.nbytes for x in found)
+
+
+def test_a_law_that_would_take_much_memory_is_refused_before_it_takes_any(monkeypatch):
+    """With 20 delays and 100 states, the maps of all transitions would take 15 GB."""
+    found = Federation(pieces_of(fh.FedHSA(0.1, 3), 2, 1), outcomes_of(turns(2)), "FedHSA")
+    monkeypatch.setattr(markov, "MAPS", found.room - 1)
+    with pytest.raises(TooLargeError, match="would take much memory"):
+        law_of_federation(found)
+    assert found.room == 2 * 2 * (2**2 + 3**2)  # of two agents with two states and one live variable, then two
+    assert not any("maps" in vars(walk) for walk in found._walks.values())
 
 
 def test_independent_observations_need_one_state_and_have_the_law_of_a_chain_without_memory():

@@ -179,6 +179,11 @@ class Walk:
         """The maps of all actions, by states and outcomes."""
         return [(self._map(action), action) for action in self.actions]
 
+    @property
+    def room(self) -> int:
+        """The number of entries of the maps of one action."""
+        return math.prod(self.agents.g.shape[:-1]) * self.most**2
+
     def work(self, carried: int) -> float:
         """Returns the number of multiplications for each state of others, who carry this many numbers."""
         m = self.most
@@ -695,6 +700,11 @@ class Federation:
             carried, alone = self.carried(steps)
             mean += chance * (alone + carried.sum(0))
         return field_radius(mean[:-1, :-1], maps, counts, kernels, self.outcomes.stationary[list(members)])
+
+    @property
+    def room(self) -> int:
+        """The number of entries of the agents' maps by states and outcomes."""
+        return sum(walk.room for walk in self._walks.values())
 
     def work(self, sites: int) -> float:
         """Returns the approximate number of multiplications in a round with this number of sites."""

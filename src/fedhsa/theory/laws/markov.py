@@ -19,8 +19,8 @@ from .sites import EachSiteLaw, EverySiteLaw, SitesLaw, TwoSitesLaw
 
 PRODUCT, SITES, PAIRS = 2e7, 3e7, 3e7
 """The largest numbers of multiplications in a round of the exact law, of the one-site law and of all pairs together."""
-MOST_AGENTS, MOST_PAIRS, OCCUPANCIES, ROOM = 64, 21, 400, 2**22
-"""The largest number of agents, of different pairs, of occupancies, and of the numbers in all operators."""
+MOST_AGENTS, MOST_PAIRS, OCCUPANCIES, ROOM, MAPS = 64, 21, 400, 2**22, 2**24
+"""The largest number of agents, of different pairs, of occupancies, and of the numbers in all operators and maps."""
 FEW_STATES = 12
 """The largest binary logarithm of the number of joint states for which an exact law of different agents is tried."""
 
@@ -53,6 +53,8 @@ def sites_law(problem: Problem, algorithm: AbstractAlgorithm, like: Federation |
 def law_of_federation(federation: Federation) -> SitesLaw | TwoSitesLaw:
     """Returns the best fast law of a federation; raises `TooLargeError` if every law would take long."""
     M = federation.num_agents
+    if federation.room > MAPS:
+        raise TooLargeError(f"The law of {federation.name} on this problem would take much memory.")
     if federation.num_states == 1 or federation.work(M) <= PRODUCT:
         return EverySiteLaw(federation)
     if OccupancyLaw.number(federation) <= OCCUPANCIES:
