@@ -81,7 +81,7 @@ bench: .venv/ready native  ## run the benchmarks, into benchmarks/results/
 	$(BIN)/python benchmarks/algorithms.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/first_figure.py
-	$(BIN)/python benchmarks/theory.py
+	$(BIN)/python benchmarks/predictions.py
 	$(BIN)/python benchmarks/deploy.py
 
 lint: .venv/ready  ## check style, types and import layers

@@ -25,12 +25,15 @@ import tyro
 import fedhsa as fh
 from fedhsa import deploy
 from fedhsa.deploy.local import LocalNodes, free_port
-from machine import RESULTS, load, machine
+from machine import RESULTS, machine, write
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Runs FedHSA among many nodes while processes are killed, and writes endurance-TRANSPORT.json."""
+    """Runs FedHSA among many nodes while processes are killed, and writes endurance.json.
+
+    It has a table for each transport; `--transport flower --nodes 20 --rounds 50 --kills 8 --pauses 6` adds Flower.
+    """
 
     transport: Literal["grpc", "flower"] = "grpc"
     nodes: int = 50
@@ -282,12 +285,31 @@ def main(settings: Settings) -> None:
         with federation(settings, folder) as found:
             numbers = endure(found, settings, folder)
         numbers |= compare(settings, folder)
-    settings.out.mkdir(parents=True, exist_ok=True)
-    report = {"machine": where | {"load_at_end": load()}, "settings": asdict(settings), "measured": numbers}
-    path = settings.out / f"endurance-{settings.transport}.json"
-    path.write_text(json.dumps(report, indent=2, default=str) + "\n")
+    earlier = settings.out / "endurance.json"
+    known = json.loads(earlier.read_text()) if earlier.exists() else {"measured": {}, "tables": {}}
+    known["measured"][settings.transport] = numbers | {"settings": asdict(settings)}
+    known["tables"][settings.transport] = table(settings, numbers)
+    write(__file__, settings.out, where, {"measured": known["measured"]}, known["tables"])
     print({name: value for name, value in numbers.items() if name != "samples"})
-    print(f"Written: {path}")
+
+
+def table(settings: Settings, numbers: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Returns the rows for a page."""
+    happened, (first, last) = numbers["happened"], (numbers["samples"][k] for k in (0, -1))
+    server = {"grpc": "server", "flower": "SuperLink and server"}[settings.transport]
+    return [
+        ("", {"grpc": "over gRPC", "flower": "on Flower"}[settings.transport]),
+        ("nodes", str(settings.nodes)),
+        ("rounds", str(settings.rounds)),
+        ("nodes killed and started again", str(happened["kill"])),
+        ("nodes stopped for up to three seconds", str(happened["pause"])),
+        (f"{server} killed and resumed", str(happened["server"])),
+        ("equal to the run in one process, bit for bit", "yes" if numbers["bit_identical"] else "no"),
+        ("seconds in all, including the start of all processes", f"{numbers['seconds']:.0f}"),
+        ("median of a round, s", f"{numbers['median_round']:.2f}"),
+        ("memory of a node, MB, at the beginning and at the end", f"{first['nodes']:.0f}, {last['nodes']:.0f}"),
+        (f"memory of the {server}, MB", f"{first['server']:.0f}, {last['server']:.0f}"),
+    ]
 
 
 if __name__ == "__main__":

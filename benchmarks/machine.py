@@ -4,9 +4,14 @@ import json
 import os
 import platform
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
+from rich.console import Console
+from rich.table import Table
+
 RESULTS = Path(__file__).parent / "results"
+PACKAGES = ("fedhsa", "jax", "jaxlib", "numpy", "numba")
 
 
 def machine() -> dict:
@@ -15,7 +20,7 @@ def machine() -> dict:
         "cores": cores(),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("fedhsa", "jax", "jaxlib", "numpy", "numba")},
+        "versions": {name: version(name) for name in PACKAGES if find_spec(name) is not None},
         "load": load(),
     }
 
@@ -30,6 +35,14 @@ def write(script: str, out: Path, where: dict, report: dict, tables: dict[str, l
     path = out / f"{Path(script).stem}.json"
     path.write_text(json.dumps(found, indent=1, default=str) + "\n")
     print(f"Written: {path}")
+
+
+def show(rows: list[tuple[str, ...]], console: Console) -> None:
+    """Prints a table whose first row is its headings."""
+    table = Table(*rows[0])
+    for row in rows[1:]:
+        table.add_row(*row)
+    console.print(table)
 
 
 def cores() -> int:

@@ -22,6 +22,7 @@ size after tuning.
 `python benchmarks/NAME.py` leaves tables, which `--numbers benchmarks/results` writes into `docs/numbers/benchmarks/`.
 A page shows one after `<!-- table: benchmarks/NAME, TITLE -->`, with the machine on which it was measured.
 
+A number that a test asserts, a tolerance for instance, names the test: `1e-12<!-- tested: tests/test_docs.py -->`.
 Numbers of others are marked with their source, `0.379<!-- quoted: Mangold et al. -->`, and those that no study gives
 with the reason, `0.95<!-- kept: a first attempt on another problem -->`.
 """
@@ -57,7 +58,7 @@ N = r"[-+]?(?:\d{1,3}(?: \d{3})+|\d+)(?:\.\d+)?(?:e[-+]?\d+)?(?![\d.])"
 ENDS = rf"(?P<open>\s+[(\[]){N}(?P<between>\s+to\s+|,\s+){N}(?P<close>[)\]])"
 SHOWN = rf"(?P<value>{N})(?P<rest>{ENDS}|(?P<plus>\s+±\s+){N})?"
 MARKED = re.compile(rf"(?<![\w.]){SHOWN}<!--\s+=\s+(?P<what>.+?)\s+(?P<form>[#,+]?\.\d+[efg])\s+-->", re.DOTALL)
-TYPED = re.compile(rf"{SHOWN}<!--\s+(?:quoted|kept): .+?\s+-->", re.DOTALL)
+TYPED = re.compile(rf"{SHOWN}<!--\s+(?:quoted: .+?|kept: .+?|tested: (?P<test>\S+))\s+-->", re.DOTALL)
 NAMED = re.compile(r"(?:fedhsa\s+reproduce\s+|runs/(?=compare/)|(?=examples/))([\w-]+(?:/[\w-]+)?)")
 PRINTED = re.compile(r"(?<![\w.])([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)(?:\s*(?:±|\+-)\s*(\d+(?:\.\d+)?(?:e[-+]?\d+)?))?")
 IN_A_ROW = re.compile(r"`([\w-]+(?:/[\w-]+)?)`")
@@ -439,6 +440,12 @@ def renewed(text: str, problems: list[str] | None = None) -> str:
     return TABLE.sub(tabulated, MARKED.sub(write_one, text))
 
 
+NAMED_SO = re.compile(
+    r"""\b(?:Python|JAX|Ray|TensorBoard|MLflow|W&B|gymnax|version|[Ss]ections?|Theorem|Example)\s
+    \d+(?:\.\d+)+(?:(?:,|\sand)\s\d+\.\d+)*""",
+    re.VERBOSE,
+)
+"""Versions of programs, and places in papers."""
 LEVELS = {0.999, 0.99, 0.95, 99.9}
 """Levels of intervals, and 99.9 %."""
 WITH_A_POINT = re.compile(r"(?<![\w.:/-])-?\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+)(?![\w.]*\w)")
@@ -456,7 +463,8 @@ def typed_by_hand(text: str) -> list[str]:
         return re.sub(r"\S", " ", found[0])
 
     plain = re.sub(r"^```.*?^```$", blank, text, flags=re.DOTALL | re.MULTILINE)
-    for left_out in (TABLE, MARKED, TYPED, re.compile(r"<!--.*?-->", re.DOTALL)):
+    plain = TYPED.sub(lambda found: blank(found) if _tested(found) else found[0], plain)
+    for left_out in (TABLE, MARKED, NAMED_SO, re.compile(r"<!--.*?-->", re.DOTALL)):
         plain = left_out.sub(blank, plain)
     plain = re.sub(r"\$\$.+?\$\$|\$[^$\n]+\$|`[^`\n]+`|\]\([^)]*\)", blank, plain, flags=re.DOTALL)
     found = []
@@ -466,6 +474,14 @@ def typed_by_hand(text: str) -> list[str]:
         if abs(float(number[0])) not in {abs(entry) for entry in known | settings}:
             found.append(f"line {plain.count(chr(10), 0, number.start()) + 1}: {number[0]}")
     return found
+
+
+def _tested(found: re.Match[str]) -> bool:
+    """Whether the test that a number names contains it."""
+    if found["test"] is None:
+        return True
+    test = pages.ROOT / found["test"]
+    return test.is_file() and float(found["value"]) in {float(n) for n in WITH_A_POINT.findall(test.read_text())}
 
 
 def _leaves(value: Any) -> set[float]:

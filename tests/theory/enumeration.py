@@ -359,25 +359,55 @@ def _squares(p, X):
     return np.einsum("n,nab,ncd->acbd", p, X, X) - np.einsum("ab,cd->acbd", mean, mean)
 
 
-class Pairs:
-    """`Closure` plus, for every pair of agents, its exact law among the means of the others minus its closure."""
+class Pairs(Linear):
+    """`Closure`, and for every pair of agents how far its exact law among the means of the others is from it.
+
+    What the closure implies for the states of a pair goes through the exact round of the pair, together with what was
+    missing before; what the closure of the pair makes of it is subtracted.
+    """
 
     def __init__(self, agents, rule):
-        pairs = itertools.combinations(range(len(agents)), 2)
-        self.alone = Closure(agents, rule)
-        self.pairs = [(pair, Law(agents, rule, random=pair), Closure(agents, rule, pair)) for pair in pairs]
+        alone = Closure(agents, rule)
+        self.d, self.agents, q = alone.d, agents, (alone.d + 1) ** 2
+        self.laws = [stationary(agent.P) for agent in agents]
+        self.pairs = list(itertools.combinations(range(len(agents)), 2))
+        ends = np.cumsum([1, *map(len, self.laws)])
+        sizes = [len(self.laws[i]) * len(self.laws[j]) for i, j in self.pairs]
+        self.number = len(alone.round)
+        self.round = found = np.zeros((self.number + sum(sizes), q) * 2)
+        found[: self.number, :, : self.number] = alone.round
+        at = self.number
+        for pair, size in zip(self.pairs, sizes, strict=True):
+            own = [0, *(s for i in pair for s in range(ends[i], ends[i + 1]))]
+            exact, closed, implied = (
+                Law(agents, rule, random=pair).round,
+                Closure(agents, rule, pair).round,
+                self._implied(pair),
+            )
+            missing = np.einsum("jakb,kx->jaxb", exact, implied) - np.einsum("jx,xayb->jayb", implied, closed)
+            found[at : at + size, :, own] = missing
+            found[at : at + size, :, at : at + size] = exact
+            at += size
+
+    def _implied(self, pair):
+        """The moments on the states of a pair, from those of its closure."""
+        one, two = (self.laws[i] for i in pair)
+        of_one, of_two = np.kron(np.eye(len(one)), two[:, None]), np.kron(one[:, None], np.eye(len(two)))
+        return np.concatenate([np.kron(one, two)[:, None], of_one, of_two], axis=1)
+
+    def weights(self, chains=None):
+        chains = self.laws if chains is None else chains
+        away = [chain - law for chain, law in zip(chains, self.laws, strict=True)]
+        found = [np.concatenate([[1.0], *away])]
+        for i, j in self.pairs:
+            found.append(
+                np.kron(chains[i], chains[j]) - self._implied((i, j)) @ np.concatenate([[1.0], away[i], away[j]])
+            )
+        return np.concatenate(found)
 
     @property
-    def moments(self):
-        return self.alone.moments + sum(exact.moments - closed.moments for _, exact, closed in self.pairs)
-
-    def path(self, start, rounds, chains=None):
-        """As that of `Linear`."""
-        each = []
-        for pair, *both in self.pairs:
-            own = None if chains is None else [chains[i] for i in pair]
-            each.append([np.array(list(law.path(start, rounds, own))) for law in both])
-        return np.array(list(self.alone.path(start, rounds, chains))) + sum(a - b for a, b in each)
+    def total(self):
+        return np.where(np.arange(len(self.round)) == 0, 1.0, np.arange(len(self.round)) >= self.number)
 
 
 # Replies that are missing or altered.

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import fedhsa as fh
-from fedhsa.theory.entry import MUCH
+from fedhsa.theory.laws import markov
 from fedhsa.theory.laws.federation import Federation, outcomes_of
 from fedhsa.theory.laws.many import ManyAgentsLaw
+from fedhsa.theory.laws.moments import MUCH
 from fedhsa.theory.laws.pieces import pieces_of
 from fedhsa.theory.laws.sites import EachSiteLaw, TwoSitesLaw
 from theory import bets, enumeration
@@ -137,12 +138,40 @@ def nearly(kind, federation, method, H, eta):
     return law, Law(agents, Rule(eta, H, 0.8, correction)), root
 
 
+@pytest.mark.parametrize(
+    ("family", "M", "stay", "method", "H", "eta"),
+    [
+        ("td", 3, 0.9, "LocalSA", 8, 0.2),
+        ("finite-sum", 4, 0.9, "FedHSA", 3, 0.05),
+        ("finite-sum", 4, 0.98, "FedHSA", 1, 0.02),
+    ],
+)
+def test_the_error_of_the_one_site_law_is_what_pairs_of_agents_add(family, M, stay, method, H, eta):
+    """To a fifth; and it is at most what the law says. The law of pairs has a fraction of it."""
+    one, exact, _ = nearly(EachSiteLaw, bets.tiny(family, M, stay), method, H, eta)
+    added = sum(number * one.gap(pair) for number, pair in one.federation.sets(2))
+    missing = exact.floor - one.stationary().square
+    assert abs(missing) > 1e-4 * exact.floor
+    assert added == pytest.approx(missing, rel=0.2)
+    assert abs(missing) < one.left_out * exact.floor
+    both = TwoSitesLaw(one.federation)
+    assert abs(exact.floor - both.stationary().square) < min(0.25 * abs(missing), both.left_out * exact.floor)
+
+
+def test_what_many_agents_leave_out_includes_how_far_their_law_is_from_that_of_each_agent():
+    case = bets.Case("finite-sum", "lazy", 16, "FedHSA", 10, 0.2)
+    problem, method = FAMILIES["finite-sum"](*case.federation.arrays), fh.FedHSA(0.2, 10)
+    floor, left_out = predicted(case)[0].floor, predicted(case)[0].left_out
+    assert left_out < MUCH < predicted(case)[0].law._formula()  # which would warn for nothing
+    assert markov._by_pairs(problem, method, 1.5 * floor) == pytest.approx(0.5 + left_out, abs=2 * MUCH)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [EachSiteLaw, TwoSitesLaw, ManyAgentsLaw])
 def test_laws_leave_out_no_more_than_they_say(kind):
     """Floors of three to five agents, tame and harsh: 19 of 20 errors are at most `left_out`, none five times it.
 
-    And whatever is off by more than 3 % would carry a warning, at the same rate.
+    Whatever is off by more than 3 % would carry a warning, at the same rate, and few that are right do.
     """
     settings = list(itertools.product(METHODS, [1, 8], [0.05, 0.3]))
     federations = [
@@ -162,8 +191,8 @@ def test_laws_leave_out_no_more_than_they_say(kind):
     assert (errors <= said).mean() >= 0.95
     assert (errors <= 5 * said).all()
     assert ((errors < 0.03) | (said > MUCH)).mean() >= 0.95
-    often = 50 if kind is ManyAgentsLaw else 30  # its formula is not made for so few
-    assert np.median(said / np.maximum(errors, 1e-9)) < often
+    often = 0.5 if kind is ManyAgentsLaw else 0.25  # its formula is not made for so few
+    assert (said[errors < 0.003] > MUCH).mean() <= often
 
 
 # Two federations whose mean converges, if at all, while their mean square does not.

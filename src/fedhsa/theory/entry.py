@@ -21,7 +21,7 @@ from .laws.curvature import CurvedLaw, curved_law
 from .laws.finite import check_exogenous, finite_law
 from .laws.first_order import bias_of, covariance_of, noise_is_known
 from .laws.markov import markov_law
-from .laws.moments import AbstractLaw, Moments, Radius, RelaxationLaw
+from .laws.moments import MUCH, AbstractLaw, Moments, Radius, RelaxationLaw
 from .laws.replies import predict_replies
 from .laws.reported import predict_reported
 from .laws.unbiased import predict_unbiased
@@ -31,8 +31,8 @@ from .prediction import Prediction, undecided, unstable
 from .samples.estimate import Estimates, estimates_of
 from .stability import step_of
 
-MUCH, BENT = 0.03, 0.1
-"""The estimated relative errors above which a prediction warns: for affine operators, and for nonlinear ones."""
+BENT = 0.1
+"""The estimated relative error above which a prediction for nonlinear operators warns."""
 UNCLEAR = 0.5
 """The share of noise in the matrices above which a prediction from samples says nothing."""
 HOPELESS = 1e100

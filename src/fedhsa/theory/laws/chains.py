@@ -18,7 +18,7 @@ from .federation import Federation
 from .finite import finite_law
 from .markov import sites_law
 from .moments import NotDerivedError, Radius, TooLargeError
-from .sites import SitesLaw, TwoSitesLaw
+from .sites import SitesLaw
 
 EACH, LONG = 2.0**26, 8
 """The time of the pieces for another step size, in multiplications, and the number of observations in a round above
@@ -29,7 +29,7 @@ which it grows with their number."""
 class ChainsPrediction(Prediction):
     """A prediction on finite chains; `transition` and `offset` are those of all that the method carries."""
 
-    law: SitesLaw | TwoSitesLaw | BentLaw = dataclasses.field(repr=False)  # pyright: ignore[reportIncompatibleVariableOverride]
+    law: SitesLaw | BentLaw = dataclasses.field(repr=False)  # pyright: ignore[reportIncompatibleVariableOverride]
     mean_radius_at: Callable[[AbstractAlgorithm], float] = dataclasses.field(repr=False)
     """A function from the algorithm with another step size to the factor of its mean error per round without noise."""
 
@@ -88,7 +88,7 @@ def predict_on_chains(problem: Problem, algorithm: AbstractAlgorithm) -> ChainsP
     )
 
 
-def _radius_at(problem: Problem, law: SitesLaw | TwoSitesLaw | BentLaw, algorithm: AbstractAlgorithm) -> Radius | None:
+def _radius_at(problem: Problem, law: SitesLaw | BentLaw, algorithm: AbstractAlgorithm) -> Radius | None:
     """Returns the mean-square radius at another step size; None if it would take long."""
     return sites_law(problem, algorithm, law.federation).mean_square_radius() if law.quick else None
 

@@ -504,7 +504,6 @@ class Federation:
         same = all(a is b for a, b in zip(pieces.first, pieces.rounds, strict=True))
         self.first = self.rounds if same else [self._round(steps) for steps in pieces.first]
         self.starts_alike = same
-        self.gaps: dict[tuple[int, ...], float] = {}
         self.show = np.kron(pieces.show @ self.out_of[0][: len(pieces.show)], np.eye(self.dim))
         start = np.concatenate([pieces.server, np.tile(pieces.memory, self.num_agents)])
         self.start = np.kron((self.into[0] @ start)[:, None], np.eye(self.dim))

@@ -40,7 +40,7 @@ from ...problems import Problem
 from ..maps.rounds import RoundMap, check_reach, require_rule, require_stable
 from .field import field_radius
 from .finite import finite_law
-from .moments import AbstractSteppedLaw, Moments, Radius
+from .moments import MUCH, AbstractSteppedLaw, Moments, Radius
 from .solve import radius, slowest_square
 
 CHUNK = 2**18
@@ -412,6 +412,9 @@ class ManyAgentsLaw(AbstractSteppedLaw):
         """Whether nothing is neglected: with one agent, or if all observations are independent."""
         return not self.large and (self.rule.M == 1 or self.law.independent)
 
+    by_pairs: Callable[[float], float] = staticmethod(lambda floor: math.inf)
+    """Estimates the error of a floor from pairs of agents; infinite if they are too large."""
+
     @property
     def quick(self):
         return self.work <= QUICK
@@ -536,10 +539,15 @@ class ManyAgentsLaw(AbstractSteppedLaw):
         correlation time, $|\tilde A|^2$ the largest mean square of the matrices' noise in any direction, and $r = (1 -
         |\rho|^2) / (1 - \rho_2)$ the slowdown of the mean square by noise. In large problems it is computed from some
         agents, plus a tenth of $1 / M (1 - |\lambda|)$ of the slowest chain for the neglected correlations. In others
-        it is amplified by what the Gaussian field of all agents indicates.
+        it is amplified by what the Gaussian field of all agents indicates. Pairs of agents tell more, if they are not
+        too large, and are asked where the formula would give a warning.
         """
         if self.exact:
             return 0.0
+        found = self._formula()
+        return min(found, self.by_pairs(self.stationary().square)) if found > MUCH else found
+
+    def _formula(self) -> float:
         M, d, radius = self.rule.M, self.problem.dim, self.mean_square_radius()
         slack = 1 - radius.value
         if not slack > 0:

@@ -25,7 +25,7 @@ FEW_STATES = 12
 """The largest binary logarithm of the number of joint states for which an exact law of different agents is tried."""
 
 
-def sites_law(problem: Problem, algorithm: AbstractAlgorithm, like: Federation | None = None) -> SitesLaw | TwoSitesLaw:
+def sites_law(problem: Problem, algorithm: AbstractAlgorithm, like: Federation | None = None) -> SitesLaw:
     """Returns the best fast law of an affine method on finite chains.
 
     `like` is the federation of the same problem and algorithm with another step size.
@@ -50,7 +50,7 @@ def sites_law(problem: Problem, algorithm: AbstractAlgorithm, like: Federation |
     return law_of_federation(federation)
 
 
-def law_of_federation(federation: Federation) -> SitesLaw | TwoSitesLaw:
+def law_of_federation(federation: Federation) -> SitesLaw:
     """Returns the best fast law of a federation; raises `TooLargeError` if every law would take long."""
     M = federation.num_agents
     if federation.room > MAPS:
@@ -87,7 +87,18 @@ def markov_law(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | N
             if not isinstance(found, EachSiteLaw):  # otherwise the law of many agents is the same, and faster
                 found.limit_of_many = lambda: ManyAgentsLaw(problem, algorithm, map).persistent_bias()
                 return found
-    return ManyAgentsLaw(problem, algorithm, map)
+    law = ManyAgentsLaw(problem, algorithm, map)
+    law.by_pairs = lambda floor: _by_pairs(problem, algorithm, floor)
+    return law
+
+
+def _by_pairs(problem: Problem, algorithm: AbstractAlgorithm, floor: float) -> float:
+    """Returns the possible error of a floor, relative to the one-site law; infinite if that law is too large."""
+    try:
+        law = sites_law(problem, algorithm)
+        return abs(floor / law.stationary().square - 1) + law.left_out
+    except (TooLargeError, ValueError):
+        return math.inf
 
 
 def _few(problem: Problem) -> bool:

@@ -11,12 +11,14 @@ from scipy.sparse.linalg import LinearOperator
 
 from ...algorithms import AbstractAlgorithm
 from ..maps.rounds import require_stable
-from .solve import Part, arnoldi, fixed_point, radius, slowest_square
+from .solve import TOLERANCE, Part, arnoldi, fixed_point, radius, slowest_square
 
 DENSE, CHUNK = 300, 64
 """The number of moments up to which a round is a matrix, and the number of columns computed at a time."""
 KRYLOV, FOLLOWED = 60, 3000
 """The number of rounds followed one by one before the rest is extrapolated, without and with a matrix."""
+MUCH = 0.03
+"""The estimated relative error of a floor above which a prediction warns."""
 NEGLIGIBLE, HUGE, DOUBLINGS = 1e-3, 1e100, 40
 """The size below which a power of the mean map is neglected, that at which it diverges, and the most times that its
 exponent is doubled."""
@@ -274,8 +276,13 @@ class MomentLaw(AbstractSteppedLaw):
     def _still(self) -> np.ndarray:
         """Returns the state that a round does not change."""
         base = self.begin(np.eye(self.dim + 1)[-1], stationary=True)
-        found, unknown = np.triu(base), _entries(base, lambda i, j: i < self.dim)
-        found[unknown] = fixed_point(self._part(unknown), self._after(base)[unknown], self._nearly(base, unknown))
+        return base + self.added_up(self._after(base))
+
+    def added_up(self, blocks: np.ndarray, tolerance: float = TOLERANCE) -> np.ndarray:
+        """Returns what blocks that are added in every round add up to; that of the constant does not count."""
+        base = self.begin(np.eye(self.dim + 1)[-1], stationary=True)
+        found, unknown = np.zeros(base.shape), _entries(base, lambda i, j: i < self.dim)
+        found[unknown] = fixed_point(self._part(unknown), blocks[unknown], self._nearly(base, unknown), tolerance)
         return _mirrored(found)
 
     def _nearly(self, base: np.ndarray, entries: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:

@@ -26,7 +26,7 @@ from .finite import finite_law
 from .first_order import noise_is_known
 from .markov import sites_law
 from .moments import AbstractLaw, AbstractSteppedLaw, Moments, NotDerivedError, TooLargeError
-from .sites import SitesLaw, TwoSitesLaw
+from .sites import SitesLaw
 
 UNLIKE = 0.25
 """The share of the difference from the variance of additive noise that counts as a difference in correlation."""
@@ -127,7 +127,7 @@ class AveragedLaw(AbstractLaw):
 class MeanOnChainsLaw(AbstractSteppedLaw):
     """The running mean of the error on finite chains, carried beside the state; exact if the law of the method is."""
 
-    def __init__(self, inner: SitesLaw | TwoSitesLaw, average: AbstractAverage):
+    def __init__(self, inner: SitesLaw, average: AbstractAverage):
         self.inner, self.average = inner, average
         self.law = type(inner)(inner.federation.beside())
         self.basis, self.left_out = inner.basis, inner.left_out
@@ -314,7 +314,7 @@ def predict_reported(
     else:
         finite = finite_law(problem.agents.source)
         # The memories of a method correlate its errors over time even if observations are independent.
-        markov = finite is not None and (not finite.independent or isinstance(law, SitesLaw | TwoSitesLaw))
+        markov = finite is not None and (not finite.independent or isinstance(law, SitesLaw))
         known = functools.cache(lambda: _correlations(problem, method, inner.noise_variance if markov else None))
         transition = None if isinstance(law, CarriedLaw) else inner.transition
         found = AveragedLaw(law, average, known, transition, rest=not markov)
@@ -328,10 +328,10 @@ def predict_reported(
     return _reported(inner, algorithm=algorithm, law=found, covariance=covariance, **_words(found))
 
 
-def _on_chains(problem: Problem, method: AbstractAlgorithm, law: AbstractLaw) -> SitesLaw | TwoSitesLaw | None:
+def _on_chains(problem: Problem, method: AbstractAlgorithm, law: AbstractLaw) -> SitesLaw | None:
     """Returns the law of a method's exchanges on finite chains, if there is one that follows a mean quickly."""
     finite, found = finite_law(problem.agents.source), law
-    if not isinstance(law, SitesLaw | TwoSitesLaw):
+    if not isinstance(law, SitesLaw):
         if finite is None or finite.independent or not problem.affine or law.basis != "exact":
             return None
         try:

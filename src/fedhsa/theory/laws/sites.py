@@ -12,22 +12,23 @@ of agents, and is exact for two.
 
 import abc
 import functools
-import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ..._linear import transpose
 from .federation import EachAlone, Exchanged, Federation
-from .moments import AbstractLaw, AbstractSteppedLaw, MomentLaw, Moments, Radius
+from .moments import AbstractLaw, MomentLaw, Moments, Radius
+from .solve import TOLERANCE
 
 QUICK, ROUNDS = 2e7, 40
 """The largest number of multiplications for the radius of a law that is evaluated at many step sizes, and the rounds
 that it takes without a matrix."""
-FEW, NEXT, SEED = 6, 1e8, 0
-"""The number of pairs or triples from which the error of a law is estimated, the multiplications they may take, and the
-seed that chooses them."""
+FEW, NEXT = 8, 1e8
+"""The number of pairs from which the error of a law is estimated, and the multiplications that each may take."""
+LOOSE = 1e-5
+"""The accuracy with which an error is estimated."""
 
 
 class SitesLaw(MomentLaw):
@@ -64,8 +65,12 @@ class SitesLaw(MomentLaw):
         return transition if mixing is None else mixing[:-1, :-1] @ transition
 
     def round(self, blocks):
-        after, mixing = self._turn(self.federation.rounds, blocks), self.federation.mixing
-        return after if mixing is None else mixing @ after @ mixing.T
+        return self.mixed(self._turn(self.federation.rounds, blocks))
+
+    def mixed(self, blocks: np.ndarray) -> np.ndarray:
+        """Returns the blocks after the running mean beside the state has moved, if there is one."""
+        mixing = self.federation.mixing
+        return blocks if mixing is None else mixing @ blocks @ mixing.T
 
     def _turn(self, rounds: list[list[Exchanged]], blocks: np.ndarray) -> np.ndarray:
         chances = self.federation.pieces.chances
@@ -158,6 +163,7 @@ class EachSiteLaw(SitesLaw):
         self.sites = tuple(range(federation.num_agents)) if sites is None else tuple(sites)
         self.pi = federation.outcomes.stationary[list(self.sites)][..., None, None]
         self._known: dict[int, tuple[list[EachAlone], np.ndarray | None]] = {}
+        self._gaps: dict[tuple[int, ...], float] = {}
 
     @property
     def work(self):
@@ -235,108 +241,141 @@ class EachSiteLaw(SitesLaw):
 
     @functools.cached_property
     def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The error of the floor, from a few pairs of agents; what is neglected is amplified near instability."""
+        """Twice what pairs of agents add, as those indicate whose states say most about the error."""
         if self.federation.num_agents == 1:
             return 0.0
-        gaps = [(number, gap_of(self.federation, pair)) for number, pair in _some(self.federation, 2)]
-        return _amplified(gaps, self)
+        if self.mean_square_radius().value >= 1:
+            return math.inf
+        every, told = self.federation.sets(2), self._told()
+        weights = np.array([number * told[list(pair)].prod() for number, pair in every])
+        weights = weights if weights.any() else np.array([number for number, _ in every])
+        most = np.argsort(-weights)[: min(FEW, int(NEXT / self.federation.work(2)))]
+        scale = weights.sum() / weights[most].sum() if len(most) else 1.0
+        gaps = [scale * every[k][0] * self.gap(every[k][1]) for k in most]
+        return _amplified(gaps, self, lambda a: 2 * a)
+
+    def _told(self) -> np.ndarray:
+        """Returns how much the state of each agent says about the mean error in the long run."""
+        means = self._still[1:, :-1, -1] @ self.federation.show.T
+        return np.sqrt(((means**2).sum(-1).reshape(len(self.sites), -1) / self.pi[..., 0, 0]).sum(1))
+
+    def gap(self, sites: tuple[int, ...]) -> float:
+        """Returns what the joint chains of these agents add to the mean-square error in the long run."""
+        alike = tuple(sorted(self.federation.kinds[list(sites)].tolist()))
+        if alike not in self._gaps:
+            both = PairOfSites(self, sites)
+            try:
+                self._gaps[alike] = both.joint._trace(both.added_up(self._still, LOOSE))
+            except ValueError:  # it does not settle
+                self._gaps[alike] = math.inf
+        return self._gaps[alike]
 
 
-class TwoSitesLaw(AbstractSteppedLaw):
-    """The one-site law, corrected by the product law of every pair of agents, which is exact for two agents."""
+class PairOfSites:
+    r"""What the joint chains of two agents add to the one-site law.
+
+    Let $E$ be the moments on the joint states that the one-site law implies. In a round, the exact law $T$ of the two
+    agents turns $E$ into $T E$, and their one-site laws into $E'$. So the difference $D$ between the exact moments and
+    $E$ becomes $D' = T (E + D) - E'$.
+    """
+
+    def __init__(self, law: EachSiteLaw, sites: tuple[int, ...]):
+        S = law.federation.num_states
+        self.joint, self.alone = EverySiteLaw(law.federation, sites), EachSiteLaw(law.federation, sites)
+        self.rows = [0, *(1 + i * S + s for i in sites for s in range(S))]
+
+    def begin(self, start: np.ndarray, *, stationary: bool = False) -> np.ndarray:
+        """Returns the difference at the start of a run."""
+        implied = self._implied(self.alone.begin(start, stationary=stationary))
+        return self.joint.begin(start, stationary=stationary) - implied
+
+    def exchange(self, steps: list[Exchanged], blocks: np.ndarray, D: np.ndarray | float = 0.0) -> np.ndarray:
+        """Returns the difference after a round, from the moments of the one-site law and the difference before it."""
+        own = blocks[..., self.rows, :, :]
+        after = self._implied(self.alone.exchange(steps, own))
+        return self.joint.exchange(steps, self._implied(own) + D) - after
+
+    def added_up(self, blocks: np.ndarray, tolerance: float = TOLERANCE) -> np.ndarray:
+        """Returns the difference in the long run, from the moments of the one-site law in the long run."""
+        chances, rounds = self.joint.federation.pieces.chances, self.joint.federation.rounds
+        every = (p * self.exchange(steps, blocks) for p, steps in zip(chances, rounds, strict=True))
+        return self.joint.added_up(self.joint.mixed(sum(every, np.zeros(()))), tolerance)
+
+    def _implied(self, blocks: np.ndarray) -> np.ndarray:
+        r"""Returns $E = \pi_i \pi_j U + V_i \pi_j + \pi_i V_j$ from blocks $U, V_i, V_j$ of the one-site law."""
+        S, N = self.joint.federation.num_states, blocks.shape[-1]
+        one, two = self.joint.federation.outcomes.stationary[list(self.joint.sites)][..., None, None]
+        U, V, W = np.split(blocks[..., None, :, :, :], [1, 1 + S], axis=-3)  # with an axis for the other's state
+        found = one[:, None] * two * U + V.swapaxes(-3, -4) * two + one[:, None] * W
+        return found.reshape(*blocks.shape[:-3], S * S, N, N)
+
+
+class TwoSitesLaw(SitesLaw):
+    """The one-site law and what every pair of agents adds to it, which is exact for two agents."""
 
     basis = "pairs"
 
     def __init__(self, federation: Federation):
-        self.federation, self.name = federation, federation.name
-        self.alone = EachSiteLaw(federation)
-        self.pairs = [
-            (number, EverySiteLaw(federation, pair), EachSiteLaw(federation, pair))
-            for number, pair in federation.sets(2)
-        ]
+        super().__init__(federation)
+        self.alone, self.sets = EachSiteLaw(federation), federation.sets(2)
+        self.pairs = [PairOfSites(self.alone, pair) for _, pair in self.sets]
 
-    def enter(self, start):
-        return self.alone.enter(start), [(joint.enter(start), each.enter(start)) for _, joint, each in self.pairs]
-
-    def step(self, state):
-        alone, both = state
-        steps = zip(self.pairs, both, strict=True)
-        return self.alone.step(alone), [(joint.step(x), each.step(y)) for (_, joint, each), (x, y) in steps]
-
-    def seen(self, state):
-        alone, both = state
-        steps = zip(self.pairs, both, strict=True)
-        return self._corrected(self.alone.seen(alone), [(j.seen(x), e.seen(y)) for (_, j, e), (x, y) in steps])
-
-    def stationary(self):
-        both = [(joint.settled(), each.settled()) for _, joint, each in self.pairs]
-        return self._corrected(self.alone.stationary(), both)
-
-    def family(self, algorithm, steps):
-        return [TwoSitesLaw(federation) for federation in self.federation.family(algorithm, steps)]
+    def _parts(self, blocks: np.ndarray) -> list[np.ndarray]:
+        """Returns the blocks of the one-site law and those of all pairs."""
+        M, S = self.federation.num_agents, self.federation.num_states
+        return np.split(blocks, 1 + M * S + S**2 * np.arange(len(self.pairs)), axis=-3)
 
     @property
-    def quick(self):
-        return self.alone.quick and len(self.pairs) * ROUNDS * self.federation.work(2) <= QUICK
+    def work(self):
+        return self.alone.work + len(self.pairs) * (self.federation.work(2) + 2 * self.federation.work(1))
+
+    def begin(self, start, *, stationary=False):
+        every = [one.begin(start, stationary=stationary) for one in (self.alone, *self.pairs)]
+        return np.concatenate(every, axis=-3)
+
+    def exchange(self, steps, blocks):
+        x, *more = self._parts(blocks)
+        after = [pair.exchange(steps, x, D) for pair, D in zip(self.pairs, more, strict=True)]
+        return np.concatenate([self.alone.exchange(steps, x), *after], axis=-3)
+
+    def total(self, blocks):
+        x, *more = self._parts(blocks)
+        both = zip(self.sets, more, strict=True)
+        return self.alone.total(x) + sum((number * D.sum(-3) for (number, _), D in both), np.zeros(()))
+
+    @functools.cached_property
+    def _still(self):
+        tolerance = TOLERANCE if self.federation.num_agents == 2 else LOOSE
+        every = [pair.added_up(self.alone._still, tolerance) for pair in self.pairs]
+        return np.concatenate([self.alone._still, *every], axis=-3)
 
     def mean_square_radius(self):
         """The largest radius among the laws that are combined."""
-        every = [self.alone.mean_square_radius().value, *(p.mean_square_radius().value for _, p, _ in self.pairs)]
-        exact = self.federation.num_agents == 2
-        return Radius(max(every), "exact") if exact else Radius(max(every), "estimate", self.federation.field)
+        every = [self.alone, *(pair.joint for pair in self.pairs)]
+        value, exact = max(law._square_radius for law in every), self.federation.num_agents == 2
+        return Radius(value, "exact") if exact else Radius(value, "estimate", self.federation.field)
 
     def mean_radius(self):
         return self.alone.mean_radius()
 
     @functools.cached_property
     def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The error of the floor, from a few triples of agents; what is neglected is amplified near instability."""
-        M = self.federation.num_agents
-        if M == 2:
+        r"""$a / 2 + a^2$, if pairs add $a$ to the floor, all of them by absolute value."""
+        if self.federation.num_agents == 2:
             return 0.0
-        gaps = []
-        for number, triple in _some(self.federation, 3):
-            two = sum(gap_of(self.federation, pair) for pair in itertools.combinations(triple, 2))
-            gaps.append((number, gap_of(self.federation, triple) - two))
-        return _amplified(gaps, self)
-
-    def _corrected(self, alone: Moments, both: list[tuple[Moments, Moments]]) -> Moments:
-        mean, second = alone.mean, alone.second
-        for (number, _, _), (joint, each) in zip(self.pairs, both, strict=True):
-            mean = mean + number * (joint.mean - each.mean)
-            second = second + number * (joint.second - each.second)
-        return Moments(mean, second - np.outer(mean, mean))
+        if self.mean_square_radius().value >= 1:
+            return math.inf
+        every = zip(self.sets, self.pairs, self._parts(self._still)[1:], strict=True)
+        return _amplified([n * pair.joint._trace(D) for (n, _), pair, D in every], self, lambda a: a / 2 + a**2)
 
 
-def gap_of(federation: Federation, sites: tuple[int, ...]) -> float:
-    """Returns the mean-square error that the one-site law neglects among these agents, once for equal ones."""
-    alike = tuple(sorted(federation.kinds[list(sites)].tolist()))
-    if alike not in federation.gaps:
-        try:
-            joint, each = EverySiteLaw(federation, sites).settled(), EachSiteLaw(federation, sites).settled()
-            federation.gaps[alike] = joint.square - each.square
-        except ValueError:  # no stationary moments were found
-            federation.gaps[alike] = math.inf
-    return federation.gaps[alike]
+def _amplified(gaps: Sequence[float], law: SitesLaw, share: Callable[[float], float]) -> float:
+    """Returns the possible error of the floor of a stable law, as a function of what pairs of agents add to it.
 
-
-def _some(federation: Federation, size: int) -> list[tuple[float, tuple[int, ...]]]:
-    """Returns sets of agents of this size with their numbers, or a few random ones; none if they would take long."""
-    few, every = min(FEW, int(NEXT / federation.work(size))), federation.sets(size)
-    if len(every) <= few:
-        return every
-    chosen = np.random.default_rng(SEED).choice(len(every), few, replace=False)
-    return [(every[k][0] * len(every) / few, every[k][1]) for k in chosen]
-
-
-def _amplified(gaps: list[tuple[float, float]], law: EachSiteLaw | TwoSitesLaw) -> float:
-    """Returns what larger sets of agents add to the mean-square error, relative to the floor, as rounds amplify it.
-
-    The part that comes from the gaps is at most 1, and 1 if there is nothing to estimate it from. That of the joint
-    noise of all agents comes on top.
+    This part is at most 1, and 1 if there are no pairs to estimate it from. That of the joint noise of all agents comes
+    on top.
     """
-    radius, added = law.mean_square_radius(), 1.0
-    if radius.value < 1 and gaps and np.isfinite(gaps).all():
-        floor = law.stationary().square
-        added = sum(number * abs(gap) for number, gap in gaps) / floor / (1 - radius.value) if floor > 0 else 0.0
-    return (1 + min(added, 1.0)) * (1 + radius.doubt) - 1
+    added, floor = 1.0, law.stationary().square
+    if gaps and np.isfinite(gaps).all():
+        added = share(float(np.abs(gaps).sum()) / floor) if floor > 0 else 0.0
+    return (1 + min(added, 1.0)) * (1 + law.mean_square_radius().doubt) - 1

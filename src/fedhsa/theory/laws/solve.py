@@ -19,10 +19,16 @@ ASIDE = 1e-4
 """The random part of a start near the slowest mode."""
 
 
-def fixed_point(map: Part, added: np.ndarray, nearly: Callable[[np.ndarray], np.ndarray] = lambda x: x) -> np.ndarray:
+def fixed_point(
+    map: Part,
+    added: np.ndarray,
+    nearly: Callable[[np.ndarray], np.ndarray] = lambda x: x,
+    tolerance: float = TOLERANCE,
+) -> np.ndarray:
     """Returns the solution of `x = map @ x + added` for a map with a radius below 1; raises if it is not found.
 
-    `nearly` is a linear map that nearly solves these equations for any `added`, which makes the iteration shorter.
+    `nearly` is a linear map that nearly solves these equations for any `added`, which makes the iteration shorter. A
+    larger `tolerance`, relative to `added`, ends it sooner.
     """
     n = added.size
     if isinstance(map, np.ndarray):
@@ -35,14 +41,16 @@ def fixed_point(map: Part, added: np.ndarray, nearly: Callable[[np.ndarray], np.
     equations = LinearOperator((n, n), matvec=away, dtype=np.float64)  # pyright: ignore[reportCallIssue]
     x, left, residual = np.zeros(n), added, np.inf
     for _ in range(CYCLES):  # of which each starts from the true residual; rounding ends their progress
-        better = x + nearly(gmres(equations, left, rtol=TOLERANCE, atol=0.0, restart=RESTART, maxiter=1)[0])
+        better = x + nearly(gmres(equations, left, rtol=tolerance, atol=0.0, restart=RESTART, maxiter=1)[0])
         left = added + map @ better - better
         before, residual = residual, np.abs(left).max()
         if not residual < before / 2:
             residual = min(before, residual)
             break
         x = better
-    if not residual <= CLOSE * np.abs(x).max():
+        if tolerance > TOLERANCE and residual <= tolerance * np.abs(added).max():
+            break
+    if not residual <= max(CLOSE * np.abs(x).max(), tolerance * np.abs(added).max()):
         raise ValueError(
             f"The stationary moments were not found: the relative residual of {n:,} equations is {residual:.2g}. The "
             "method may be close to its largest stable step size; use a smaller one."

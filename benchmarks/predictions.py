@@ -8,9 +8,8 @@ from pathlib import Path
 
 import tyro
 from rich.console import Console
-from rich.table import Table
 
-from machine import RESULTS, machine, write
+from machine import RESULTS, machine, show, write
 
 SCRIPT = """
 import json, resource, time
@@ -75,7 +74,7 @@ SIZES = {"the paper's TD problem": (200, 100, 50), "a thousand agents": (1000, 2
 
 @dataclass(frozen=True)
 class Settings:
-    """Times `theory.constants` and `theory.predict` on TD problems, large and small, and writes theory.json."""
+    """Times `theory.constants` and `theory.predict` on TD problems, large and small, and writes predictions.json."""
 
     quick: bool = False
     """the first size only"""
@@ -113,13 +112,6 @@ def main(settings: Settings) -> None:
     show(large, console)
     out = settings.out / "quick" if settings.quick else settings.out
     write(__file__, out, where, {"methods": small} | report, {"methods": rows, "sizes": large})
-
-
-def show(rows: list[tuple[str, ...]], console: Console) -> None:
-    table = Table(*rows[0])
-    for row in rows[1:]:
-        table.add_row(*row)
-    console.print(table)
 
 
 if __name__ == "__main__":
