@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..theory import Prediction
-from ..theory.laws.moments import MUCH
+from ..theory.entry import MUCH
 from ._style import (
     DASHES,
     arrange,

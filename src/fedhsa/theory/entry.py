@@ -21,7 +21,8 @@ from .laws.curvature import CurvedLaw, curved_law
 from .laws.finite import check_exogenous, finite_law
 from .laws.first_order import bias_of, covariance_of, noise_is_known
 from .laws.markov import markov_law
-from .laws.moments import MUCH, AbstractLaw, Moments, Radius, RelaxationLaw
+from .laws.moments import MUCH as MUCH
+from .laws.moments import AbstractLaw, Moments, Radius, RelaxationLaw
 from .laws.replies import predict_replies
 from .laws.reported import predict_reported
 from .laws.unbiased import predict_unbiased
