@@ -48,8 +48,8 @@ class Settings:
     """the folder to write to"""
 
 
-def enumerated(case: tuple) -> dict[str, tuple[float, float]] | None:
-    """Returns each law's relative error of the floor and its `left_out`, or None where the mean square diverges."""
+def enumerated(case: tuple) -> dict[str, float] | None:
+    """Returns each law's relative error of the floor, or None where the mean square diverges."""
     from fedhsa.theory.laws import many, sites
     from theory import bets, test_bets
 
@@ -61,8 +61,7 @@ def enumerated(case: tuple) -> dict[str, tuple[float, float]] | None:
         if exact.mean_square_radius >= 1:
             return None
         stable = law.mean_square_radius().value < 1
-        off = abs(law.stationary().square / exact.floor - 1) if stable else np.nan
-        found[name] = off, law.left_out
+        found[name] = abs(law.stationary().square / exact.floor - 1) if stable else np.nan
     return found
 
 
@@ -82,7 +81,7 @@ def drawn(rng: np.random.Generator) -> Any:
     return finite_sum.from_arrays((Q * slopes) @ np.swapaxes(Q, -1, -2), rng.normal(size=(M, S, d)), P)
 
 
-def random(number: int) -> dict[str, tuple[float, float]] | None:
+def random(number: int) -> tuple[float, float] | None:
     """Returns the error and `left_out` of the law of pairs on a random problem; None if it diverges or takes long."""
     from fedhsa.algorithms import parse
     from fedhsa.theory.laws.federation import Federation, outcomes_of
@@ -99,23 +98,19 @@ def random(number: int) -> dict[str, tuple[float, float]] | None:
             return None
         exact, law = EverySiteLaw(federation), TwoSitesLaw(federation)
         if exact.mean_square_radius().value < 0.999 and law.mean_square_radius().value < 1:
-            return {law.basis: (abs(law.stationary().square / exact.stationary().square - 1), law.left_out)}
+            return abs(law.stationary().square / exact.stationary().square - 1), law.left_out
     return None
 
 
-def of_random(found: list[dict | None]) -> list[tuple[str, ...]]:
+def of_random(found: list[tuple[float, float] | None]) -> list[tuple[str, ...]]:
     """Returns how often `left_out` covers the error, how far it is below it at most, and how often it warns."""
-    rows: list[tuple[str, ...]] = [("law", "problems", "covered, %", "largest error / `left_out`", "median error, %")]
-    rows[0] += ("errors above 3 %, %", "warnings, %", "errors above 5 % without a warning")
-    for law in ("pairs",):
-        error, said = np.array([f[law] for f in found if f is not None]).T
-        ratio = np.where(error < ROUNDING, 0.0, error / np.maximum(said, ROUNDING))
-        shares = (ratio <= 1, error > 0.03, said > 0.03)
-        covered, wrong, warned = (f"{100 * share.mean():.1f}" for share in shares)
-        silent = ((error > 0.05) & (said <= 0.03)).sum()
-        middle = f"{100 * np.median(error):.3f}"
-        rows.append((law, str(len(error)), covered, f"{ratio.max():.1f}", middle, wrong, warned, str(silent)))
-    return rows
+    heads = ("problems", "covered, %", "largest error / `left_out`", "median error, %", "errors above 3 %, %")
+    error, said = np.array([both for both in found if both is not None]).T
+    ratio = np.where(error < ROUNDING, 0.0, error / np.maximum(said, ROUNDING))
+    covered, wrong, warned = (f"{100 * share.mean():.1f}" for share in (ratio <= 1, error > 0.03, said > 0.03))
+    silent, middle = str(((error > 0.05) & (said <= 0.03)).sum()), f"{100 * np.median(error):.3f}"
+    row = (str(len(error)), covered, f"{ratio.max():.1f}", middle, wrong, warned, silent)
+    return [(*heads, "warnings, %", "errors above 5 % without a warning"), row]
 
 
 def simulated(case: Any) -> dict[str, float]:
@@ -143,7 +138,7 @@ def of_enumeration(cases: list[tuple], found: list[dict | None]) -> list[tuple[s
     rows: list[tuple[str, ...]] = [("$M$", "stay", "cases", *LAWS)]
     for M, stay in sorted({(M, stay) for _, M, (stay, *_) in cases}):
         chosen = [f for (_, m, (s, *_)), f in zip(cases, found, strict=True) if (m, s) == (M, stay) and f is not None]
-        errors = {name: np.array([f[name][0] for f in chosen]) for name in LAWS}
+        errors = {name: np.array([f[name] for f in chosen]) for name in LAWS}
         cells = (f"{short(np.nanmedian(e))} / {short(np.nanmax(e))}" for e in errors.values())
         rows.append((str(M), f"{stay:g}", str(len(chosen)), *cells))
     return rows

@@ -6,8 +6,8 @@ follow their chains, and all others follow their mean maps. With all agents as s
 
 The *one-site* law decomposes the moments as in an analysis of variance, $Y_T = \sum_{U \subset T} V_U \prod_{j \in T
 \setminus U} \pi_j$, where $V_U$ sums to zero over each of its states, and keeps $V_\emptyset$ and every $V_i$. It is
-exact for one agent and in the limit of many. The law of *pairs* adds the difference between the two laws for every pair
-of agents, and is exact for two.
+exact for one agent and in the limit of many. The law of *pairs* also follows how far the moments of every
+pair of agents are from those that the one-site law implies, and is exact for two.
 """
 
 import abc
@@ -252,7 +252,7 @@ class EachSiteLaw(SitesLaw):
         most = np.argsort(-weights)[: min(FEW, int(NEXT / self.federation.work(2)))]
         scale = weights.sum() / weights[most].sum() if len(most) else 1.0
         gaps = [scale * every[k][0] * self.gap(every[k][1]) for k in most]
-        return _amplified(gaps, self, lambda a: 2 * a)
+        return _possible_error(gaps, self, lambda a: 2 * a)
 
     def _told(self) -> np.ndarray:
         """Returns how much the state of each agent says about the mean error in the long run."""
@@ -260,7 +260,7 @@ class EachSiteLaw(SitesLaw):
         return np.sqrt(((means**2).sum(-1).reshape(len(self.sites), -1) / self.pi[..., 0, 0]).sum(1))
 
     def gap(self, sites: tuple[int, ...]) -> float:
-        """Returns what the joint chains of these agents add to the mean-square error in the long run."""
+        """Returns what the joint chains of two agents add to the mean-square error in the long run."""
         alike = tuple(sorted(self.federation.kinds[list(sites)].tolist()))
         if alike not in self._gaps:
             both = PairOfSites(self, sites)
@@ -366,10 +366,10 @@ class TwoSitesLaw(SitesLaw):
         if self.mean_square_radius().value >= 1:
             return math.inf
         every = zip(self.sets, self.pairs, self._parts(self._still)[1:], strict=True)
-        return _amplified([n * pair.joint._trace(D) for (n, _), pair, D in every], self, lambda a: a / 2 + a**2)
+        return _possible_error([n * pair.joint._trace(D) for (n, _), pair, D in every], self, lambda a: a / 2 + a**2)
 
 
-def _amplified(gaps: Sequence[float], law: SitesLaw, share: Callable[[float], float]) -> float:
+def _possible_error(gaps: Sequence[float], law: SitesLaw, share: Callable[[float], float]) -> float:
     """Returns the possible error of the floor of a stable law, as a function of what pairs of agents add to it.
 
     This part is at most 1, and 1 if there are no pairs to estimate it from. That of the joint noise of all agents comes
