@@ -160,11 +160,11 @@ def test_ctrl_c_keeps_what_is_finished_and_the_same_command_continues(tmp_path, 
 def test_kill_9_loses_at_most_the_experiment_under_way(tmp_path):
     program = "import sys; from fedhsa.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", program, "reproduce", "quadratic", "--quick", "--out", str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
     folder, deadline = tmp_path / "quick", time.monotonic() + 120
     while not list(folder.glob("*/*/data.npz")) and time.monotonic() < deadline:
         time.sleep(0.05)
-    os.kill(process.pid, signal.SIGKILL)
+    os.killpg(process.pid, signal.SIGKILL)  # its workers too, which would otherwise finish what they are doing
     process.wait()
     done = {f"{path.parent.parent.name}/{path.parent.name}" for path in folder.glob("*/*/data.npz")}
     assert 0 < len(done) < 3

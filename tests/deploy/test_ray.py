@@ -264,9 +264,9 @@ def run(plan: Plan, rounds: int, folder: pathlib.Path, **options) -> fedhsa.Resu
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["FedHSA", "LocalSA", "SCAFFLSA"])
-def test_ray_gives_what_simulate_gives(algorithm, ray, tmp_path):
-    plan = Plan(problem="quadratic", num_agents=7, dim=3, algorithm=algorithm, step_size=0.05, local_steps=5, key=3)
+def test_ray_gives_what_simulate_gives(ray, tmp_path):
+    """With two exchanges in a round; what is killed below has memories, and other methods differ in the engine only."""
+    plan = Plan(problem="quadratic", num_agents=7, dim=3, algorithm="FedHSA", step_size=0.05, local_steps=5, key=3)
     found = run(plan, 6, tmp_path)
     expected = fedhsa.simulate(plan.built_problem, plan.method, rounds=6, key=3)
     np.testing.assert_allclose(found.theta, expected.theta, rtol=0, atol=1e-12)
@@ -290,7 +290,7 @@ def test_a_private_ray_listens_to_this_machine_only(ray):
 
 @pytest.mark.slow
 def test_killing_a_process_in_any_phase_of_an_answer_changes_nothing(ray, tmp_path):
-    deaths = [(0, "received", 1), (0, "computed", 4), (2, "saved", 3), (4, "computed", 2), (4, "received", 5)]
+    deaths = [(0, "received", 1), (2, "saved", 3), (4, "computed", 2)]
     graves = tmp_path / "graves"
     graves.mkdir()
     config = {"deaths": deaths, "graves": str(graves)}
@@ -346,7 +346,7 @@ def test_a_run_goes_on_without_an_actor_that_cannot_be_started_and_with_it_when_
             needed.unlink()
             for worker in workers():
                 os.kill(worker.pid, signal.SIGKILL)  # the first two come back by themselves
-        if [4] in absent[-1:] and len(absent) > 30:
+        if absent[-1] == [4]:
             needed.touch()
         time.sleep(0.1)
 
@@ -398,7 +398,7 @@ def room():
 
 @contextlib.contextmanager
 def child(room, how="", plan=PLAN, folder="", pause=0.0, **options) -> Iterator[subprocess.Popen]:
-    arguments = [how, plan.to_json(), str(folder), str(pause), json.dumps({"rounds": 4, "actors": 2} | options)]
+    arguments = [how, plan.to_json(), str(folder), str(pause), json.dumps({"rounds": 4, "actors": 1} | options)]
     command = [sys.executable, "-W", "ignore", "-c", CHILD, *arguments]
     environment = os.environ | {"TMPDIR": str(room), "JAX_PLATFORMS": "cpu"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -475,5 +475,5 @@ def test_killing_the_driver_and_resuming_gives_the_same_theta(room, tmp_path):
     assert process.returncode == 0, err[-2000:]
     complete, theta = json.loads(out.splitlines()[-1])
     assert complete
-    assert theta == in_memory(PLAN, reached + 3, 2, tmp_path / "memory").tolist()
+    assert theta == in_memory(PLAN, reached + 3, 1, tmp_path / "memory").tolist()
     assert_gone(killed, 120.0)  # Ray's helpers look for their parent from time to time only

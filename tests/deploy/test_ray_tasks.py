@@ -254,12 +254,12 @@ def killing(times: int):
 
 
 @pytest.mark.slow
-def test_a_sweep_on_ray_leaves_the_same_files_also_when_processes_are_killed(ray, tmp_path, capsys):
+def test_a_sweep_on_ray_leaves_the_same_files_also_when_a_process_is_killed(ray, tmp_path, capsys):
     here, there = tmp_path / "here", tmp_path / "there"
     assert main(["sweep", *SWEEP, "--rounds", "3000", "--out", str(here)]) == 0
-    with killing(2) as killed:
+    with killing(1) as killed:
         assert main(["sweep", *SWEEP, "--rounds", "3000", "--ray", "--out", str(there)]) == 0
-    assert len(killed) == 2
+    assert len(killed) == 1
     assert "Ray: 2 cores" in capsys.readouterr().out
     assert files(there) == files(here)
 

@@ -26,7 +26,7 @@ METHODS = {
 
 def problem(name: str) -> fh.Problem:
     if name == "td":
-        return fh.problems.td.random(num_agents=5, num_states=6, dim=3)  # five do not divide among two or four
+        return fh.problems.td.random(num_agents=5, num_states=6, dim=3)  # five do not divide among two or three
     return fh.problems.quadratic.random(num_agents=5, dim=3)
 
 
@@ -78,10 +78,10 @@ def test_two_processes_give_the_numbers_of_one_and_it_goes_on_from_their_checkpo
 
 @pytest.mark.slow
 def test_seeds_and_agents_that_do_not_divide_give_the_same_numbers(tmp_path):
-    tasks = [task(method, seeds) for method, seeds in zip(METHODS, (3, 1, 1, 3), strict=True)]
-    together(4, tmp_path, tasks)
+    tasks = [task(method, seeds) for method, seeds in zip(METHODS, (2, 1, 1, 2), strict=True)]
+    together(3, tmp_path, tasks)
     for number, one in enumerate(tasks):
-        equal(tmp_path, 4, number, do(**one))
+        equal(tmp_path, 3, number, do(**one))
 
 
 @pytest.mark.slow

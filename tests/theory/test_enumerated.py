@@ -20,7 +20,7 @@ from fedhsa.theory.laws.additive import AdditiveLaw, chain_noise
 from fedhsa.theory.laws.federation import Federation as Parts
 from fedhsa.theory.laws.federation import observed as outcomes_on
 from fedhsa.theory.laws.federation import outcomes_of
-from fedhsa.theory.laws.finite import AffineOperators, Edges, FiniteLaw, edges_of, finite_law
+from fedhsa.theory.laws.finite import AffineOperators, FiniteLaw, finite_law
 from fedhsa.theory.laws.occupancies import OccupancyLaw
 from fedhsa.theory.laws.pieces import pieces_of_rule
 from fedhsa.theory.laws.replies import RepliesLaw
@@ -32,6 +32,16 @@ from theory.enumeration import Agent, Closure, Law, Pairs, Rule
 
 START = np.array([0.6, -0.8])
 ROUNDS = 4
+
+
+class Edges(NamedTuple):
+    """Agents as arrays: their chains, and the operators on the edges of them, or on their states."""
+
+    transition: np.ndarray
+    stationary: np.ndarray
+    start: np.ndarray
+    A: np.ndarray
+    g: np.ndarray
 
 
 class Federation(NamedTuple):
@@ -64,16 +74,17 @@ def federation(family, S, kinds):
             values.append(rng.normal(size=(S, T, 2)))
     P, D, W, v = (np.array(x) for x in (P, features, slopes, values))
     whole = (len(kinds), S, S)
-    A = np.broadcast_to(np.einsum("iska,istkb->istab", D, W), (*whole, 2, 2))
-    agents, root = enumeration.centred(P, A, np.broadcast_to(np.einsum("iska,istk->ista", D, v), (*whole, 2)))
+    A, g = np.einsum("iska,istkb->istab", D, W), np.einsum("iska,istk->ista", D, v)
+    everywhere = np.broadcast_to(A, (*whole, 2, 2)), np.broadcast_to(g, (*whole, 2))
+    agents, root = enumeration.centred(P, *everywhere)
     pi = np.array([enumeration.stationary(p) for p in P])
     start = np.broadcast_to(np.eye(S)[-1], pi.shape)
-    return Federation(agents, Edges(P, pi, start, D, W, v + W @ root), list(start))
+    return Federation(agents, Edges(P, pi, start, A, g + A @ root), list(start))
 
 
 def by_rule(edges, rule):
     """The parts of a federation that the laws of its sites are made of."""
-    return Parts(pieces_of_rule(LocalRule(*rule), edges.num_agents), outcomes_on(edges), "FedHSA")
+    return Parts(pieces_of_rule(LocalRule(*rule), len(edges.start)), outcomes_on(*edges), "FedHSA")
 
 
 def assert_equal_moments(found, moments):
@@ -235,7 +246,8 @@ def test_both_laws_of_independent_observations_are_those_of_all_trajectories(fam
     truth, pieces = Law(agents, rule), pieces_of_rule(LocalRule(*rule), len(kinds))
     one_state = EverySiteLaw(Parts(pieces, outcomes_of(problem), "FedHSA"))
     assert one_state.shape == (1,)
-    for found in (one_state, EverySiteLaw(by_rule(edges_of(problem, law), rule))):
+    every_outcome = EverySiteLaw(Parts(pieces, outcomes_of(problem, by_state=True), "FedHSA"))
+    for found in (one_state, every_outcome):
         assert_equal_paths(found, truth.path(START, ROUNDS))
         assert_equal_moments(found.stationary(), truth.moments)
         assert found.mean_square_radius() == (pytest.approx(truth.mean_square_radius, rel=1e-9), "exact", None)

@@ -6,10 +6,12 @@ import pytest
 
 import fedhsa as fh
 from cases import CASES
+from fedhsa._linear import transpose
 from fedhsa.problems import finite_sum, td
 from fedhsa.sources import FiniteChain
 from fedhsa.theory import exact
-from fedhsa.theory.laws import many, markov
+from fedhsa.theory.laws import finite, many, markov
+from fedhsa.theory.laws.finite import affine_operators, directions, finite_law
 from fedhsa.theory.laws.many import ManyAgentsLaw
 from theory import bets
 from theory.enumeration import Closure, Law, Rule
@@ -224,26 +226,28 @@ def test_of_the_same_agents_many_times_over_the_mean_goes_to_where_infinitely_ma
     assert distances[1] == pytest.approx(distances[0] / 10, rel=0.05)
 
 
-def test_a_user_defined_agent_on_transitions_needs_no_hook():
-    """TD written without `transition_operators` gives the same numbers as with it."""
+def test_the_directions_of_operators_on_transitions_are_found_and_few():
+    """One for TD; those of gradient TD are the features, and for its second half the changes of features."""
+    td, gradient = CASES["td"]().problem, fh.problems.gradient_td.random(num_agents=2, num_states=8, dim=3)
+    for problem, number in ((td, 1), (gradient, 4)):
+        law = finite_law(problem.agents.source)
+        assert law is not None
+        A, g = affine_operators(problem, law)
+        D, S = directions(problem, law), law.num_states
+        assert D.shape == (problem.num_agents, S, number, problem.dim)
+        np.testing.assert_allclose(D @ transpose(D), np.tile(np.eye(number), (len(D), S, 1, 1)), atol=1e-12)
+        onto = (transpose(D) @ D)[:, :, None]
+        A, g = A.reshape(len(A), S, S, *A.shape[-2:]), g.reshape(len(g), S, S, -1, 1)
+        np.testing.assert_allclose(onto @ A, A, atol=1e-10)
+        np.testing.assert_allclose(onto @ g, g, atol=1e-10)
 
-    class PlainTD(fh.AbstractAgent):
-        source: fh.AbstractSource
-        features: np.ndarray
-        rewards: np.ndarray
-        discount: np.ndarray
-        affine = True
 
-        def operator(self, theta, o, /):
-            phi, next_phi = self.features[o.state], self.features[o.next_state]
-            return (self.rewards[o.state] + (self.discount * next_phi - phi) @ theta) * phi
-
-    problem = CASES["td"](laziness=0.5).problem
-    agents = problem.agents
-    plain = fh.Problem(
-        PlainTD(agents.source, agents.features, agents.rewards, agents.discount), like=np.zeros(problem.dim)
-    )
-    one, other = (ManyAgentsLaw(p, fh.FedHSA(0.05, 6)).stationary() for p in (problem, plain))
+def test_operators_on_transitions_in_every_direction_have_the_same_law_as_a_few_directions(monkeypatch):
+    few = ManyAgentsLaw(CASES["td"](laziness=0.5).problem, fh.FedHSA(0.05, 6))
+    monkeypatch.setattr(finite, "RANK", 0.0)
+    every = ManyAgentsLaw(few.problem, fh.FedHSA(0.05, 6))
+    assert (few._directions.shape[2], every._directions.shape[2]) == (1, few.problem.dim)
+    one, other = few.stationary(), every.stationary()
     np.testing.assert_allclose(one.covariance, other.covariance, rtol=1e-7, atol=1e-12)
     np.testing.assert_allclose(one.mean, other.mean, rtol=1e-7, atol=1e-12)
 

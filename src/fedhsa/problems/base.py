@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 from .. import kernels, tree
 from .._arrays import is_shared, share
 from .._types import Block, Observation, State, precision
-from ..sources import IID, AbstractControlled, AbstractSource, AbstractStream, Replay, Silent, Transition
+from ..sources import IID, AbstractControlled, AbstractSource, AbstractStream, Replay, Silent
 from ..sources.stream import LiveSource
 from . import _agents, _regions, _roots
 from ._live import Live, observing
@@ -127,15 +127,6 @@ class AbstractAgent(eqx.Module):
         samples.
         """
         return None
-
-    def transition_operators(self, theta: Any, state: Any, next_states: Any, /) -> tuple[Any, Any]:
-        r"""$G_i(\theta, (s, s'))$ for one $s$ and many $s'$, as coefficients `(S, k)` times directions `(k, d)`.
-
-        The theory uses it for agents that observe transitions. Override it if these operators share few directions:
-        those of TD are all multiples of the features of $s$, which makes predictions cheaper by a factor of $d$.
-        """
-        values = jax.vmap(lambda next_state: self.operator(theta, Transition(state, next_state)))(next_states)
-        return values, jnp.eye(values.shape[-1], dtype=values.dtype)
 
     def recorders(self) -> dict[str, Callable[[], Callable]]:
         """Further recorders for `simulate(record=...)`, as functions that make them, by name; `self` is stacked.

@@ -36,10 +36,6 @@ class OffPolicyTDAgent(AbstractEvaluator):
         weights = (-ratio, ratio * self.discounts(next_s))
         return RankOne(self.features, (s, next_s), weights, ratio * self.reward(s, next_s))
 
-    def transition_operators(self, theta, state, next_states, /):
-        errors = self.ratios[state] * self.error(theta, state, next_states)
-        return errors[:, None], self.features[state][None, :]
-
 
 class NStepTDAgent(AbstractEvaluator):
     r"""$G_i(\theta, (x_0, \dots, x_n)) = \sum_{l<n} \bigl[\prod_{j<l} \rho(x_j) \gamma(x_{j+1})\bigr] \rho(x_l)\,

@@ -37,9 +37,6 @@ class TDAgent(AbstractEvaluator):
         phi, next_phi = self.features[o.state], self.features[o.next_state]
         return jnp.linalg.norm(phi) * jnp.linalg.norm(self.discounts(o.next_state) * next_phi - phi)
 
-    def transition_operators(self, theta, state, next_states, /):
-        return self.error(theta, state, next_states)[:, None], self.features[state][None, :]
-
 
 def from_arrays(P: Any, R: Any, features: Any, discount: Any, *, start: Any = None) -> Problem:
     r"""Make the problem of TD(0) in `M` Markov reward processes that share a parameter.

@@ -19,7 +19,7 @@ from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
 from ..stability import step_of, with_step
 from .field import field_radius
-from .finite import Edges, affine_operators, edges_of, finite_law, kinds_of
+from .finite import affine_operators, finite_law, kinds_of
 from .moments import NotDerivedError, Steps
 from .pieces import MEAN, ROUNDING, Call, Part, Pieces, Step, apply, pieces_of
 
@@ -64,19 +64,23 @@ def outcomes_of(problem: Problem, *, by_state: bool = False) -> Outcomes:
     """
     law = finite_law(problem.agents.source)
     assert law is not None
-    if not law.independent or by_state:
-        return observed(edges_of(problem, law))
     A, g = affine_operators(problem, law)
-    one = np.ones((len(A), 1))
-    return Outcomes(law.weights()[:, None, :, None], A[:, None], g[:, None], one, one)
+    (M, _, d), S, chain, weights = g.shape, law.num_states, law.chain, law.weights()
+    if law.independent and by_state:
+        return observed(
+            np.repeat(weights[:, None], law.num_outcomes, 1), weights, weights, A[:, :, None], g[:, :, None]
+        )
+    if law.independent:
+        one = np.ones((M, 1))
+        return Outcomes(weights[:, None, :, None], A[:, None], g[:, None], one, one)
+    A, g = A.reshape(M, S, -1, d, d), g.reshape(M, S, -1, d)
+    return observed(chain.transition, chain.stationary, chain.start, A, g)
 
 
-def observed(edges: Edges) -> Outcomes:
-    """Returns the outcomes of agents with these operators on the edges of their chains."""
-    A = transpose(edges.directions)[:, :, None] @ edges.slopes
-    g, P = np.einsum("iska,istk->ista", edges.directions, edges.values), edges.transition
+def observed(P: np.ndarray, stationary: np.ndarray, start: np.ndarray, A: np.ndarray, g: np.ndarray) -> Outcomes:
+    """Returns the outcomes of agents whose operators depend on the transition, or on the state if `T` is 1."""
     flow = P[:, :, None, :] if A.shape[2] == 1 else P[..., None] * np.eye(P.shape[-1])
-    return Outcomes(flow, A, g, edges.stationary, edges.start)
+    return Outcomes(flow, A, g, stationary, start)
 
 
 class Action(NamedTuple):

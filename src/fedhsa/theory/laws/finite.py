@@ -14,6 +14,11 @@ from ...problems import AbstractAgent, Problem
 from ...problems.quadratic import QuadraticAgent
 from ...sources import IID, VAR1, AbstractSource, FiniteChain, Transition, Transitions
 
+FIRST, SEED = 2, 0
+"""The number of random combinations of operators with which the search for their directions begins, and its seed."""
+RANK = 1e-10
+"""The relative size below which a direction of operators is rounding."""
+
 
 class FiniteLaw(NamedTuple):
     """The observations of agents on finite chains: states or transitions, in sequence or independent."""
@@ -109,64 +114,32 @@ def _affine_operators(agents, outcomes, root):
     return jax.vmap(jax.vmap(one, in_axes=(None, 0)), in_axes=(0, None))(agents, outcomes)
 
 
-class Edges(NamedTuple):
-    r"""Affine agents on finite chains: on the edge $s \to s'$, $G(\theta^\star + y) = D(s)^T (W(s, s') y + v(s, s'))$.
+def directions(problem: Problem, law: FiniteLaw) -> np.ndarray:
+    """Returns orthonormal directions that span an agent's operators on all transitions from each state, `(M, S, K, d)`.
 
-    Operators that depend on $s$ alone have one entry for all $s'$. Arrays have a leading axis of agents.
+    Those of TD are multiples of the features of the state, for example, and a law takes a time that grows with $K$. The
+    directions are found from random combinations of the operators, of which there must be more than directions.
     """
-
-    transition: np.ndarray
-    """$P$, `(agents, S, S)`."""
-    stationary: np.ndarray
-    start: np.ndarray
-    directions: np.ndarray
-    """$D$, `(agents, S, k, d)`."""
-    slopes: np.ndarray
-    """$W$, `(agents, S, S or 1, k, d)`."""
-    values: np.ndarray
-    """$v$, `(agents, S, S or 1, k)`."""
-
-    @property
-    def num_agents(self) -> int:
-        """The number of agents."""
-        return len(self.stationary)
-
-    @property
-    def num_states(self) -> int:
-        """$S$."""
-        return self.stationary.shape[-1]
-
-    @property
-    def dim(self) -> int:
-        """$d$."""
-        return self.slopes.shape[-1]
-
-
-def edges_of(problem: Problem, law: FiniteLaw) -> Edges:
-    """Returns the operators of affine agents on all edges of their chains, also for independent observations."""
-    chain = law.chain
-    if law.pairs and not law.independent:
-        with precision():
-            agents, root = tree.to_device((problem.flat_agents, problem.root), "float64")
-            directions, slopes, values = tree.to_host(_transition_operators(agents, root, law.num_states))
-        return Edges(chain.transition, chain.stationary, chain.start, directions, slopes, values)
-    A, g = affine_operators(problem, law)
-    identity = np.broadcast_to(np.eye(problem.dim), A.shape)
-    if law.independent:
-        weights = law.weights()
-        return Edges(
-            np.repeat(weights[:, None], law.num_outcomes, 1), weights, weights, identity, A[:, :, None], g[:, :, None]
-        )
-    return Edges(chain.transition, chain.stationary, chain.start, identity, A[:, :, None], g[:, :, None])
+    d, S, rng, number = problem.dim, law.num_states, np.random.default_rng(SEED), FIRST
+    with precision():
+        agents, root = tree.to_device((problem.flat_agents, problem.root), "float64")
+        while True:
+            drawn = rng.standard_normal((number, S)), rng.standard_normal((number, S, d))
+            found = tree.to_host(_combined(agents, root, *drawn))
+            _, sizes, vectors = np.linalg.svd(found, full_matrices=False)
+            rank = max(1, int((sizes > RANK * sizes[..., :1]).sum(-1).max()))
+            if rank < number:
+                return vectors[..., :rank, :]
+            number = min(2 * number, d + 1)
 
 
 @eqx.filter_jit
-def _transition_operators(agents, root, num_states: int):
-    states = jnp.arange(num_states)
+def _combined(agents, root, weights, shifts):
+    states = jnp.arange(weights.shape[1])
 
-    def one(agent, s):
-        values, directions = agent.transition_operators(root, s, states)
-        slopes = jax.jacfwd(lambda theta: agent.transition_operators(theta, s, states)[0])(root)
-        return directions, slopes, values
+    def one(agent, s, weights, shifts):
+        values = jax.vmap(lambda t, shift: agent.operator(root + shift, Transition(s, t)))(states, shifts)
+        return weights @ values
 
-    return jax.vmap(jax.vmap(one, in_axes=(None, 0)), in_axes=(0, None))(agents, states)
+    over = jax.vmap(jax.vmap(one, in_axes=(None, None, 0, 0)), in_axes=(None, 0, None, None))
+    return jax.lax.map(lambda agent: over(agent, states, weights, shifts), agents)

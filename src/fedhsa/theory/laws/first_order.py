@@ -13,7 +13,7 @@ from ..._linear import transpose
 from ..._types import precision
 from ...algorithms import AbstractAlgorithm
 from ...problems import AbstractAgent, Problem
-from ...sources import IID, VAR1, Silent
+from ...sources import IID, VAR1, Silent, Transition
 from ..maps.rounds import LocalRule, require_rule
 from .finite import additive_noise, finite_law
 
@@ -105,12 +105,10 @@ def _noise_at(agent: AbstractAgent, chain, x, kind: _Kind):
     P, pi = chain.transition, chain.stationary
     states = jnp.arange(P.shape[0])
     if kind.pairs:
-        values, directions = jax.vmap(lambda s: agent.transition_operators(x, s, states))(states)
+        values = jax.vmap(lambda s: _leaving(agent, x, s, states))(states)
         weighted = (pi[:, None] * P)[..., None] * values
-        inner = jnp.einsum("stk,stm->skm", weighted, values)
-        square = jnp.einsum("ska,skm,smb->ab", directions, inner, directions)
-        given = jnp.einsum("st,stk,ska->sa", P, values, directions)
-        leaving = jnp.einsum("stk,ska->ta", weighted, directions)
+        square = jnp.einsum("sta,stb->ab", weighted, values)
+        given, leaving = jnp.einsum("st,sta->sa", P, values), weighted.sum(0)
     else:
         given = jax.vmap(lambda s: agent.operator(x, s))(states)
         leaving, square = P.T @ (pi[:, None] * given), given.T @ (pi[:, None] * given)
@@ -119,6 +117,11 @@ def _noise_at(agent: AbstractAgent, chain, x, kind: _Kind):
     if kind.independent:
         return jnp.zeros_like(given), jnp.zeros_like(given.T), square
     return given - mean[None], (leaving - jnp.outer(pi, mean)).T, square
+
+
+def _leaving(agent: AbstractAgent, x, s, states):
+    """Returns the operators at `x` on the transitions from `s` to all `states`."""
+    return jax.vmap(lambda t: agent.operator(x, Transition(s, t)))(states)
 
 
 def _multiplied(agent: AbstractAgent, chain, x, D, kind: _Kind):
@@ -131,8 +134,7 @@ def _multiplied(agent: AbstractAgent, chain, x, D, kind: _Kind):
     def given(theta, s):
         if not kind.pairs:
             return agent.operator(theta, s)
-        values, directions = agent.transition_operators(theta, s, states)
-        return P[s] @ values @ directions
+        return P[s] @ _leaving(agent, theta, s, states)
 
     def along(s, direction):
         return jax.jvp(lambda theta: given(theta, s), (x,), (direction,))[1]

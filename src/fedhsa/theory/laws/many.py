@@ -37,9 +37,10 @@ from ..._linear import DOUBLINGS, available_cores, one_core_each, spectral_radiu
 from ..._types import precision
 from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
+from ...sources import Transition
 from ..maps.rounds import RoundMap, check_reach, require_rule, require_stable
 from .field import field_radius
-from .finite import finite_law
+from .finite import directions, finite_law
 from .moments import MUCH, AbstractSteppedLaw, Moments, Radius
 from .solve import radius, slowest_square
 
@@ -412,8 +413,8 @@ class ManyAgentsLaw(AbstractSteppedLaw):
         """Whether nothing is neglected: with one agent, or if all observations are independent."""
         return not self.large and (self.rule.M == 1 or self.law.independent)
 
-    by_pairs: Callable[[float], float] = staticmethod(lambda floor: math.inf)
-    """Estimates the error of a floor from pairs of agents; infinite if they are too large."""
+    by_pairs: Callable[[], float] = staticmethod(lambda: math.inf)
+    """Estimates the error of the floor from pairs of agents; infinite if they are too large."""
 
     @property
     def quick(self):
@@ -437,10 +438,13 @@ class ManyAgentsLaw(AbstractSteppedLaw):
         self.rule, self.step_size = RoundRule(found.local_steps, found.server_step, kappa, M), found.step_size
         self.name, self.problem, self.law = type(algorithm).__name__, problem, law
         self._open: dict[tuple[bytes, bytes], OpenAgents] = {}
-        outcomes = S * S if law.pairs else S
-        # Transitions share few directions; operators that depend on states alone are full matrices.
-        self.work = 12.0 * M * found.local_steps * outcomes * d * (d if law.pairs else d * d)
-        self.chunk = max(1, CHUNK // (max(outcomes, S * (3 * d + 1)) * (3 * d + 1)))
+        # Transitions may share few directions; operators that depend on states alone count as full matrices.
+        self._directions = directions(problem, law) if law.pairs else None
+        K = d if self._directions is None else self._directions.shape[-2]
+        self.work = 12.0 * M * found.local_steps * law.num_outcomes * K * d**2
+        self.numbers = M * law.num_outcomes * K * d
+        """The size of all operators."""
+        self.chunk = max(1, CHUNK // (max(law.num_outcomes * K, S * (3 * d + 1)) * (3 * d + 1)))
         A, b = problem.affine_parts()
         residuals = A @ problem.root - b
         map = found.mean_map(A, residuals) if map is None else map
@@ -500,6 +504,11 @@ class ManyAgentsLaw(AbstractSteppedLaw):
         require_stable(self._radius, self.name, mean_square=True)
         return self._moments(self._long_run.U)
 
+    def blocks(self) -> np.ndarray:
+        """Returns the moments of $(e, 1)$ in the long run, and their dependence on the state of each agent."""
+        found = self._long_run.seen_from(-self.centre)
+        return np.concatenate([found.U[None], found.V.reshape(-1, *found.U.shape)])
+
     def enter(self, start):
         chain, x = self.law.chain, np.append(start, 1.0)
         state = self._state(np.outer(x, x))
@@ -545,7 +554,7 @@ class ManyAgentsLaw(AbstractSteppedLaw):
         if self.exact:
             return 0.0
         found = self._formula()
-        return min(found, self.by_pairs(self.stationary().square)) if found > MUCH else found
+        return min(found, self.by_pairs()) if found > MUCH else found
 
     def _formula(self) -> float:
         M, d, radius = self.rule.M, self.problem.dim, self.mean_square_radius()
@@ -817,8 +826,7 @@ class ManyAgentsLaw(AbstractSteppedLaw):
 
     def _lay_open(self, which: np.ndarray, error: np.ndarray) -> OpenAgents:
         """Returns these agents as arrays, which small problems cache because every round uses them."""
-        numbers = self.rule.M * self.law.num_outcomes * self.problem.dim * (1 if self.law.pairs else self.problem.dim)
-        if numbers > KEPT:
+        if self.numbers > KEPT:
             return self._laid_open(which, error)
         key = which.tobytes(), error.tobytes()
         if key not in self._open:
@@ -826,14 +834,16 @@ class ManyAgentsLaw(AbstractSteppedLaw):
         return self._open[key]
 
     def _laid_open(self, which: np.ndarray, error: np.ndarray) -> OpenAgents:
-        pairs, chain, point = self.law.pairs, self.law.chain, self.problem.root + error
+        chain, point = self.law.chain, self.problem.root + error
+        D = None if self._directions is None else self._directions[which]
         with precision():  # required in every thread
-            agents, at = tree.to_device((tree.take(self.problem.flat_agents, which), point), "float64")
+            agents, at, along = tree.to_device((tree.take(self.problem.flat_agents, which), point, D), "float64")
             states, step = np.arange(self.law.num_states), np.float64(self.step_size)
-            W, D = tree.to_host(_coefficients(agents, states, at, step, pairs, np.dtype(self.dtype).name))
+            W = tree.to_host(_coefficients(agents, along, states, at, step, np.dtype(self.dtype).name))
         P, pi = (x[which].astype(self.dtype, copy=False) for x in (chain.transition, chain.stationary))
         if D is None:
             return OpenAgents(P, pi, W, None, None, self.law.independent)
+        D = D.astype(self.dtype, copy=False)
         PD = P[..., None, None] * D[:, :, None]
         PD = PD.transpose(0, 2, 4, 1, 3).reshape(len(P), W.shape[2], self.problem.dim, -1)
         return OpenAgents(P, pi, W, D, PD, self.law.independent)
@@ -857,21 +867,23 @@ def _later(Phi: np.ndarray, R: np.ndarray, P: np.ndarray | None = None, *, squar
 
 
 @eqx.filter_jit
-def _coefficients(agents, states, point, step, pairs: bool, dtype: str):
-    """Returns slopes and values of the coefficients, times the step size, `(B, S, T, K, d + 1)`, and directions."""
+def _coefficients(agents, directions, states, point, step, dtype: str):
+    """Returns slopes and values of the coefficients, times the step size, `(B, S, T, K, d + 1)`."""
 
-    def between(agent, s, t):
-        def coefficients(theta):
-            return agent.transition_operators(theta, s, t[None])[0][0] if pairs else agent.operator(theta, s)
-
+    def of(coefficients):
         values = coefficients(point)
         backward = len(values) < len(point)  # one reverse pass gives all slopes of TD's single coefficient
         slopes = (jax.jacrev if backward else jax.jacfwd)(coefficients)(point)
         return step * jnp.concatenate([slopes, values[:, None]], axis=-1)
 
-    def one(agent):
-        following = states if pairs else states[:1]
-        W = jax.vmap(lambda s: jax.vmap(lambda t: between(agent, s, t))(following))(states)
-        return W, jax.vmap(lambda s: agent.transition_operators(point, s, states)[1])(states) if pairs else None
+    def on_states(agent):
+        return jax.vmap(lambda s: of(lambda theta: agent.operator(theta, s)))(states)[:, None]
 
-    return jax.tree.map(lambda x: x.astype(dtype), jax.vmap(one)(agents))
+    def on_transitions(agent, directions):
+        def between(s, D, t):
+            return of(lambda theta: D @ agent.operator(theta, Transition(s, t)))
+
+        return jax.vmap(lambda s, D: jax.vmap(lambda t: between(s, D, t))(states))(states, directions)
+
+    W = jax.vmap(on_states)(agents) if directions is None else jax.vmap(on_transitions)(agents, directions)
+    return W.astype(dtype)

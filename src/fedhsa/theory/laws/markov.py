@@ -88,15 +88,17 @@ def markov_law(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | N
                 found.limit_of_many = lambda: ManyAgentsLaw(problem, algorithm, map).persistent_bias()
                 return found
     law = ManyAgentsLaw(problem, algorithm, map)
-    law.by_pairs = lambda floor: _by_pairs(problem, algorithm, floor)
+    law.by_pairs = lambda: _by_pairs(problem, algorithm, law)
     return law
 
 
-def _by_pairs(problem: Problem, algorithm: AbstractAlgorithm, floor: float) -> float:
+def _by_pairs(problem: Problem, algorithm: AbstractAlgorithm, many: ManyAgentsLaw) -> float:
     """Returns the possible error of a floor, relative to the one-site law; infinite if that law is too large."""
     try:
         law = sites_law(problem, algorithm)
-        return abs(floor / law.stationary().square - 1) + law.left_out
+        if isinstance(law, EachSiteLaw) and not many.large:
+            law.take_over(many.blocks(), many.mean_square_radius())
+        return abs(many.stationary().square / law.stationary().square - 1) + law.left_out
     except (TooLargeError, ValueError):
         return math.inf
 

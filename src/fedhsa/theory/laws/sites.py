@@ -27,8 +27,8 @@ QUICK, ROUNDS = 2e7, 40
 that it takes without a matrix."""
 FEW, NEXT = 8, 1e8
 """The number of pairs from which the error of a law is estimated, and the multiplications that each may take."""
-LOOSE = 1e-5
-"""The accuracy with which an error is estimated."""
+LOOSE, SAME = 1e-5, 1e-3
+"""The accuracy with which an error is estimated, and the relative error of a long run that another law may have."""
 
 
 class SitesLaw(MomentLaw):
@@ -164,6 +164,21 @@ class EachSiteLaw(SitesLaw):
         self.pi = federation.outcomes.stationary[list(self.sites)][..., None, None]
         self._known: dict[int, tuple[list[EachAlone], np.ndarray | None]] = {}
         self._gaps: dict[tuple[int, ...], float] = {}
+        self._radius: Radius | None = None
+
+    def take_over(self, moments: np.ndarray, radius: Radius) -> None:
+        """Takes over the long run of $(e, 1)$ and the radius from the same law elsewhere, unless a round changes it.
+
+        `moments` are blocks like those of this law, relative to a federation that carries the error alone.
+        """
+        if self.dim != self.federation.dim:
+            return
+        lift = np.eye(self.dim + 1)
+        lift[:-1, :-1] = self.federation.start
+        blocks = lift @ moments @ lift.T
+        change, slack = np.abs(self._after(blocks) - blocks)[..., :-1].max(), 1 - radius.value
+        if change <= SAME * slack * self._trace(blocks):
+            self._still, self._radius = blocks, radius
 
     @property
     def work(self):
@@ -236,6 +251,8 @@ class EachSiteLaw(SitesLaw):
         return blocks[..., 0, :, :]
 
     def mean_square_radius(self):
+        if self._radius is not None:
+            return self._radius
         found, alone = super().mean_square_radius(), self.federation.num_agents == 1
         return found if alone else Radius(found.value, "estimate", self.federation.field)
 
