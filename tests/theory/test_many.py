@@ -226,6 +226,16 @@ def test_of_the_same_agents_many_times_over_the_mean_goes_to_where_infinitely_ma
     assert distances[1] == pytest.approx(distances[0] / 10, rel=0.05)
 
 
+def test_errors_of_later_rounds_in_blocks_are_those_of_the_path(monkeypatch):
+    """After five rounds that are followed, through the end of a block, with a bias and noise that slows the decay."""
+    law = ManyAgentsLaw(finite_sum.from_arrays(*bets.tiny("finite-sum", 8, 0.98).arrays), fh.LocalSA(0.3, 8))
+    monkeypatch.setattr(many, "PATH", 5 * law.work)
+    assert law._gain > 1.001
+    for start in (np.array([3.0, -2.0]), np.zeros(2)):
+        expected = [moments.square for moments in law.path(start, many.BLOCK + 50)]
+        np.testing.assert_allclose(law.errors(start, many.BLOCK + 50), expected, rtol=1e-12)
+
+
 def test_the_directions_of_operators_on_transitions_are_found_and_few():
     """One for TD; those of gradient TD are the features, and for its second half the changes of features."""
     td, gradient = CASES["td"]().problem, fh.problems.gradient_td.random(num_agents=2, num_states=8, dim=3)

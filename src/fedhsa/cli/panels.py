@@ -12,7 +12,7 @@ from .analysis import Analysis, predicted, result_or_reason
 
 MOST_STEPS, FEWEST = 12, 3
 LOCAL_STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
-SECONDS = {"step_size": 24.0, "local_steps": 12.0}
+SECONDS = {"step_size": 4.0, "local_steps": 3.0}
 """Seconds that each sweep may take, by estimate."""
 
 

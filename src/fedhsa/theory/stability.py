@@ -19,7 +19,7 @@ from .maps.rounds import LocalRule, check_reach, local_rule
 
 PER_DECADE, EVERY = 60, 1000
 """The number of step sizes tried per decade, and the number up to which every number of local steps is tried."""
-FEWEST, ONE_BY_ONE = 12, 32
+FEWEST, ONE_BY_ONE = 6, 16
 """These two numbers for problems so large that the search would take long."""
 WORK = 2**32
 """The number of multiplications that a search may take before it tries fewer settings."""

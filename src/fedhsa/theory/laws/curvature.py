@@ -35,6 +35,8 @@ SMALLEST = 1e-14
 """The number added to covariances before their roots are taken, since slopes are differences over these roots."""
 NEGLIGIBLE = 0.1
 """The server's spread, relative to the local spread, up to which it is neglected in the slopes."""
+BLOCK = 64
+"""The number of noiseless rounds that are computed in one call."""
 REPEATED = 2
 """The number of times that operators are averaged, each time over the long run that the averages before have given."""
 SENSITIVITY = 0.75
@@ -175,12 +177,13 @@ class CurvedLaw(ApproximatedLaw):
 
     def path(self, start, rounds):
         """Follows noiseless rounds exactly; the bias due to noise builds up at their rate."""
-        root, theta, added = self.problem.root, self.problem.root + start, np.zeros_like(start)
+        root, added = self.problem.root, np.zeros_like(start)
         target = self.stationary().mean - self.heterogeneity_bias
         Phi = self.rule.transition(self.model.affine_parts()[0])
-        for _, covariance in self.law.path(theta - self.model.root, rounds):
+        law = self.law.path(root + start - self.model.root, rounds)
+        for theta, (_, covariance) in zip(self.noiseless.path(root + start, rounds), law, strict=True):
             yield Moments(theta - root + added, covariance)
-            theta, added = theta + self.noiseless(theta).move, target + Phi @ (added - target)
+            added = target + Phi @ (added - target)
 
     def stationary(self):
         return self._long_run
@@ -293,6 +296,25 @@ class _Noiseless:
         with precision():
             end, total = tree.to_host(_noiseless_round(self.agents, tree.to_device(theta, "float64"), *self.numbers))
         return _Quiet(self.rule.server_step * (end.mean(0) - theta), total / self.rule.local_steps)
+
+    def path(self, theta: np.ndarray, rounds: int) -> np.ndarray:
+        """Returns the parameter before the first round and after each of `rounds`, `(rounds + 1, d)`."""
+        found = [theta[None]]
+        with precision():
+            for _ in range(0, rounds, BLOCK):
+                at, part = tree.to_device((found[-1][-1], np.float64(self.rule.server_step)), "float64")
+                found.append(tree.to_host(_noiseless_rounds(self.agents, at, part, *self.numbers)))
+        return np.concatenate(found)[: rounds + 1]
+
+
+@eqx.filter_jit
+def _noiseless_rounds(agents, theta, server_step, eta, kappa, H):
+    def one(theta, _):
+        end, _ = _noiseless_round(agents, theta, eta, kappa, H)
+        theta = theta + server_step * (jnp.mean(end, axis=0) - theta)
+        return theta, theta
+
+    return jax.lax.scan(one, theta, length=BLOCK)[1]
 
 
 @eqx.filter_jit

@@ -55,6 +55,8 @@ LARGE = 2 * 10**10
 """The number of operations per round above which an agent's correlation with the error is of leading order only."""
 PATH = 2 * 10**9
 """The number of operations for rounds of a path that are followed one by one."""
+BLOCK = 128
+"""The number of later rounds whose errors are computed together."""
 KEPT = 2**22
 """The largest size up to which the operators of all agents are stored."""
 SOME = 6
@@ -67,6 +69,10 @@ GROWING, SETTLED = 12, 1e-2
 """The largest number of rounds for which the growth of the mean square is followed, and its tolerance."""
 CLOSE, ROUGHLY = 1e-9, 1e-4
 """The relative residual of the long run, for small problems and for others."""
+ESTIMATED = 1e-6
+"""The accuracy of a mean-square radius that is not exact."""
+SINGLE = 3
+"""The largest number of directions for which products of coefficients are summed one by one."""
 SLOW = 1e-3
 """The distance of the mean map's radius from 1 that single precision requires."""
 
@@ -141,11 +147,15 @@ class OpenAgents(NamedTuple):
         coefficients = coefficients[..., : self.dim + 1]
         if self.D is None:
             return part * coefficients @ transpose(self.W)
-        if self.W.shape[3] > 1:
-            return part * coefficients @ transpose(self.W) @ self.D[:, :, None]
-        square = part * np.einsum("bstkn,bstkn->bstk", coefficients, self.W)[..., None]  # faster than 1 x 1 products
-        out = None if scratch is None else scratch.array("squares", (*square.shape[:-1], self.dim), square.dtype)
-        return np.multiply(square, self.D[:, :, None], out=out)
+        B, S, T, K, _ = coefficients.shape
+        if K <= SINGLE:  # faster than many products of small matrices
+            columns = [np.einsum("bstkn,bstn->bstk", coefficients, self.W[..., k, :]) for k in range(K)]
+            square = np.stack(columns, axis=-1)
+        else:
+            square = coefficients @ transpose(self.W)
+        out = None if scratch is None else scratch.array("squares", (B, S, T * K, self.dim), square.dtype)
+        multiply = np.multiply if K == 1 else np.matmul
+        return multiply(part * square.reshape(B, S, T * K, K), self.D, out=out).reshape(B, S, T, K, self.dim)
 
     def directed(self, r: np.ndarray, scratch: Scratch | None = None) -> np.ndarray:
         r"""Returns $\sum_s P(s, t) D(s)^T r(s, t)$, `(B, S, d, n)`."""
@@ -438,6 +448,7 @@ class ManyAgentsLaw(AbstractSteppedLaw):
         self.rule, self.step_size = RoundRule(found.local_steps, found.server_step, kappa, M), found.step_size
         self.name, self.problem, self.law = type(algorithm).__name__, problem, law
         self._open: dict[tuple[bytes, bytes], OpenAgents] = {}
+        self._path: tuple[np.ndarray, list[np.ndarray], ManyMoments] | None = None
         # Transitions may share few directions; operators that depend on states alone count as full matrices.
         self._directions = directions(problem, law) if law.pairs else None
         K = d if self._directions is None else self._directions.shape[-2]
@@ -525,20 +536,63 @@ class ManyAgentsLaw(AbstractSteppedLaw):
 
     def path(self, start, rounds):
         """Yields the first rounds one by one while that is fast; then relaxes to the long run with the mean map."""
-        state = self.enter(start)
-        yield self.seen(state)
-        state = state.seen_from(self.centre)
-        stable, Phi = self.spectral_radius < 1 and self._radius < 1, self._augmented
-        followed = 0 if self.large else min(rounds, int(PATH / self.work))
-        for _ in range(followed):
+        for k in range(min(rounds, self._patience) + 1):
+            yield self._moments(self._after(start, k))
+        if rounds > self._patience:
+            (limit, away), Phi = self._relaxing(start), self._augmented
+            for _ in range(rounds - self._patience):
+                away = Phi @ away @ Phi.T
+                away[:-1, :-1] *= self._gain  # multiplicative noise slows the decay of the mean square
+                yield self._moments(limit + away)
+
+    def errors(self, start, rounds):
+        later = rounds - self._patience
+        if later < BLOCK or not self._settles:
+            return super().errors(start, rounds)
+        first = [self._moments(self._after(start, k)).square for k in range(self._patience + 1)]
+        (limit, away), Phi, centre = self._relaxing(start), self.transition, self.centre
+        A, m, Q = away[:-1, :-1], away[:-1, -1], np.eye(len(Phi))
+        squares, lines = [], []  # after t rounds, the error is off by gain^t tr(Phi^t A Phi^t^T) + 2 c^T Phi^t m
+        for t in range(1, BLOCK + 1):
+            Q = Phi @ Q
+            squares.append(self._gain**t * Q.T @ Q)
+            lines.append(2 * centre @ Q)
+        S, found = np.reshape(squares, (BLOCK, -1)), []
+        for _ in range(-(-later // BLOCK)):
+            found.append(S @ A.ravel() + lines @ m)
+            A, m = self._gain**BLOCK * Q @ A @ Q.T, Q @ m
+        return np.concatenate([first, self._moments(limit).square + np.concatenate(found)[:later]])
+
+    def _after(self, start: np.ndarray, rounds: int) -> np.ndarray:
+        """Returns $U$ after some of the rounds that are followed one by one; those from the last start are kept."""
+        if not self._path or not np.array_equal(self._path[0], start):
+            begun = self.enter(start).seen_from(self.centre)
+            self._path = start, [begun.U], begun
+        _, known, state = self._path
+        while len(known) <= rounds:
             state = self._round(state)
-            yield self._moments(state.U)
-        limit = self._long_run.U if stable and followed < rounds else np.zeros_like(state.U)
-        away, gain = state.U - limit, max(1.0, self._radius / self.spectral_radius**2)
-        for _ in range(rounds - followed):
-            away = Phi @ away @ Phi.T
-            away[:-1, :-1] *= gain  # multiplicative noise slows the decay of the mean square
-            yield self._moments(limit + away)
+            known.append(state.U)
+        self._path = start, known, state
+        return known[rounds]
+
+    @property
+    def _patience(self) -> int:
+        """The number of rounds that are followed one by one."""
+        return 0 if self.large else int(PATH / self.work)
+
+    def _relaxing(self, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the moments to which rounds relax, and the distance to them after those followed one by one."""
+        U = self._after(start, self._patience)
+        limit = self._long_run.U if self._settles else np.zeros_like(U)
+        return limit, U - limit
+
+    @property
+    def _settles(self) -> bool:
+        return self.spectral_radius < 1 and self._radius < 1
+
+    @property
+    def _gain(self) -> float:
+        return max(1.0, self._radius / self.spectral_radius**2)
 
     @functools.cached_property
     def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -597,7 +651,8 @@ class ManyAgentsLaw(AbstractSteppedLaw):
         if size <= DENSE:
             return radius(np.stack([round(unit) for unit in np.eye(size)], axis=1))
         near = self._state(np.pad(slowest_square(self.transition), (0, 1))).pack()[kept]
-        return radius(LinearOperator((size, size), matvec=round, dtype=np.float64), near)  # pyright: ignore[reportCallIssue]
+        tolerance = CLOSE if self.exact else ESTIMATED
+        return radius(LinearOperator((size, size), matvec=round, dtype=np.float64), near, tolerance)  # pyright: ignore[reportCallIssue]
 
     def _slowest(self) -> float:
         r"""Returns the larger factor of two: of the slowest mean mode, and of modes that noise amplifies."""
@@ -837,9 +892,9 @@ class ManyAgentsLaw(AbstractSteppedLaw):
         chain, point = self.law.chain, self.problem.root + error
         D = None if self._directions is None else self._directions[which]
         with precision():  # required in every thread
-            agents, at, along = tree.to_device((tree.take(self.problem.flat_agents, which), point, D), "float64")
-            states, step = np.arange(self.law.num_states), np.float64(self.step_size)
-            W = tree.to_host(_coefficients(agents, along, states, at, step, np.dtype(self.dtype).name))
+            inputs = tree.take(self.problem.flat_agents, which), D, point, np.float64(self.step_size)
+            agents, along, *at = tree.to_device(inputs, np.dtype(self.dtype).name)
+            W = tree.to_host(_coefficients(agents, along, np.arange(self.law.num_states), *at))
         P, pi = (x[which].astype(self.dtype, copy=False) for x in (chain.transition, chain.stationary))
         if D is None:
             return OpenAgents(P, pi, W, None, None, self.law.independent)
@@ -867,7 +922,7 @@ def _later(Phi: np.ndarray, R: np.ndarray, P: np.ndarray | None = None, *, squar
 
 
 @eqx.filter_jit
-def _coefficients(agents, directions, states, point, step, dtype: str):
+def _coefficients(agents, directions, states, point, step):
     """Returns slopes and values of the coefficients, times the step size, `(B, S, T, K, d + 1)`."""
 
     def of(coefficients):
@@ -885,5 +940,4 @@ def _coefficients(agents, directions, states, point, step, dtype: str):
 
         return jax.vmap(lambda s, D: jax.vmap(lambda t: between(s, D, t))(states))(states, directions)
 
-    W = jax.vmap(on_states)(agents) if directions is None else jax.vmap(on_transitions)(agents, directions)
-    return W.astype(dtype)
+    return jax.vmap(on_states)(agents) if directions is None else jax.vmap(on_transitions)(agents, directions)

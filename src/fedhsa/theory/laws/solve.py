@@ -15,6 +15,8 @@ RESTART, CYCLES = 150, 40
 TOLERANCE = 1e-12
 CLOSE = 1e-8
 """The largest relative residual that a solution may have."""
+DIGITS = 1e-9
+"""The relative accuracy of spectral radii."""
 ASIDE = 1e-4
 """The random part of a start near the slowest mode."""
 
@@ -91,10 +93,11 @@ def arnoldi(map: Callable[[np.ndarray], np.ndarray], start: np.ndarray, count: i
     return np.stack(basis), H[: len(basis), : len(basis)], size
 
 
-def radius(map: Part, near: np.ndarray | None = None) -> float:
+def radius(map: Part, near: np.ndarray | None = None, tolerance: float = DIGITS) -> float:
     """Returns the spectral radius of a map, from all eigenvalues of a matrix or by Arnoldi iteration.
 
-    The iteration takes fewer steps if it starts `near` the slowest mode; a random part finds it wherever it is.
+    The iteration takes fewer steps if it starts `near` the slowest mode, or if the relative `tolerance` is larger; a
+    random part finds the mode wherever it is.
     """
     if isinstance(map, np.ndarray):
         return spectral_radius(map)
@@ -103,7 +106,7 @@ def radius(map: Part, near: np.ndarray | None = None) -> float:
     if near is not None and (size := np.linalg.norm(near)) > 0:
         start = near / size + ASIDE * start / np.linalg.norm(start)
     try:
-        values = eigs(map, k=1, ncv=min(n, 24), v0=start, maxiter=1000, tol=1e-9, return_eigenvectors=False)  # pyright: ignore[reportArgumentType]
+        values = eigs(map, k=1, ncv=min(n, 24), v0=start, maxiter=1000, tol=tolerance, return_eigenvectors=False)  # pyright: ignore[reportArgumentType]
     except ArpackNoConvergence:  # several eigenvalues of nearly the same modulus: compute a few of them
-        values = eigs(map, k=4, ncv=min(n, 80), v0=start, maxiter=5000, tol=1e-9, return_eigenvectors=False)  # pyright: ignore[reportArgumentType]
+        values = eigs(map, k=4, ncv=min(n, 80), v0=start, maxiter=5000, tol=tolerance, return_eigenvectors=False)  # pyright: ignore[reportArgumentType]
     return float(np.abs(values).max())
