@@ -256,7 +256,7 @@ def test_operators_on_transitions_in_every_direction_have_the_same_law_as_a_few_
     few = ManyAgentsLaw(CASES["td"](laziness=0.5).problem, fh.FedHSA(0.05, 6))
     monkeypatch.setattr(finite, "RANK", 0.0)
     every = ManyAgentsLaw(few.problem, fh.FedHSA(0.05, 6))
-    assert (few._directions.shape[2], every._directions.shape[2]) == (1, few.problem.dim)
+    assert [np.shape(law._directions)[2] for law in (few, every)] == [1, few.problem.dim]
     one, other = few.stationary(), every.stationary()
     np.testing.assert_allclose(one.covariance, other.covariance, rtol=1e-7, atol=1e-12)
     np.testing.assert_allclose(one.mean, other.mean, rtol=1e-7, atol=1e-12)
