@@ -99,7 +99,6 @@ def test_a_spread_that_bends_the_slopes_by_a_fifth_carries_a_warning(method):
     assert prediction.basis == "mean field"
 
 
-@pytest.mark.slow
 def test_many_noiseless_rounds_in_one_call_are_those_of_the_engine():
     """Through the end of a block, with a server step."""
     problem, method = CASES["logistic"]().problem.noiseless(), fh.FedHSA(0.3, 3, server_step=0.5)
@@ -109,6 +108,7 @@ def test_many_noiseless_rounds_in_one_call_are_those_of_the_engine():
     np.testing.assert_allclose(found, runs.records["theta"][0], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_without_noise_local_sa_goes_where_its_rounds_go():
     """Against rounds in NumPy, until they stand still."""
     case = CASES["logistic"]()
