@@ -10,6 +10,7 @@ import fedhsa as fh
 from fedhsa.cli.forecast import explain_divergence
 from fedhsa.problems import finite_sum, td
 from fedhsa.theory import PredictionWarning
+from fedhsa.theory.laws import markov
 from fedhsa.theory.laws.field import field_radius
 from fedhsa.theory.laws.many import ManyAgentsLaw
 from fedhsa.theory.laws.markov import sites_law
@@ -59,6 +60,21 @@ def test_what_diverges_by_the_noise_of_all_agents_is_not_called_stable(M, switch
     assert found.max_step_size < step
     assert "unknown: too close to the edge of stability" in repr(found)
     assert "is stable with these settings is unknown" in explain_divergence("SynchronisedSA", found)
+
+
+@pytest.mark.parametrize(("M", "spread", "step", "basis"), [(3, 2.0, 0.4, "pairs"), (8, 2.5, 0.6, "one site")])
+def test_few_agents_that_only_diverge_together_are_not_called_stable(monkeypatch, M, spread, step, basis):
+    """Neither pairs of agents nor the Gaussian field of all of them tell, but pairs suggest that much is left out."""
+    problem, method = slopes(M, 0.2, 1.0, spread, apart=0.3), fh.FedHSA(step, 2)
+    exact = predicted(problem, method)
+    assert (exact.basis, exact.stable) == ("exact", False)
+    assert exact.mean_square_radius > 1.1
+    monkeypatch.setattr(markov, "PRODUCT", 0.0)
+    with pytest.warns(PredictionWarning, match=rf"Whether FedHSA is stable is unknown: .*\({basis}\) may leave out"):
+        found = fh.theory.predict(problem, method)
+    assert radius_of(found).highest < 0.9
+    assert (found.basis, found.stable) == (basis, None)
+    assert np.isnan([found.floor, found.left_out]).all()
 
 
 def test_hundreds_of_equal_agents_have_an_exact_law():

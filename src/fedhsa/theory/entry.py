@@ -22,7 +22,7 @@ from .laws.finite import check_exogenous, finite_law
 from .laws.first_order import bias_of, covariance_of, noise_is_known
 from .laws.markov import markov_law
 from .laws.moments import MUCH as MUCH
-from .laws.moments import AbstractLaw, Moments, Radius, RelaxationLaw
+from .laws.moments import TOO_MUCH_OF_TRIPLES, AbstractLaw, Moments, Radius, RelaxationLaw
 from .laws.replies import predict_replies
 from .laws.reported import predict_reported
 from .laws.unbiased import predict_unbiased
@@ -58,9 +58,9 @@ def predict(
     of each agent, and of pairs of agents if these are few. For all other sources it is estimated from `samples`
     observations of every agent. The field `basis` states which of these applies, and `left_out` estimates the relative
     error of the floor; above 3 % there is a `PredictionWarning`. Close to the edge of stability, where the law of a few
-    agents and the joint noise of all agents disagree, `stable` is None and there is no floor. Nonlinear operators are
-    averaged over the distribution of the agents inside their rounds and then linearised, with a warning if this may
-    cause an error above 10 %.
+    agents and the joint noise of all agents disagree, or where pairs of agents suggest that much is left out,
+    `stable` is None and there is no floor. Nonlinear operators are averaged over the distribution of the agents inside
+    their rounds and then linearised, with a warning if this may cause an error above 10 %.
 
     All of this holds for FedHSA, LocalSA, SynchronisedSA and SA. It also holds if some agents are absent (`Partial`),
     or if replies are lost, fade, are late or are compressed (`Lossy`, `OverTheAir`, `Delayed`, `RandK`). For codes, and
@@ -165,8 +165,7 @@ def _from_knowledge(problem: Problem, algorithm: AbstractAlgorithm, rule: LocalR
         mean, covariance = law.stationary()
     except ValueError:
         return found | unstable(problem.dim)
-    radius = law.mean_square_radius()
-    if radius is not None and radius.stable is None:
+    if law.mean_square_radius() is not None and law.stable() is None:
         return found | undecided(problem.dim)
     persistent, left_out = law.persistent_bias(), law.left_out
     if isinstance(law, CurvedLaw):
@@ -194,16 +193,23 @@ def _doubts(found: Prediction) -> Iterator[str]:
             "and predictions from samples are of first order in the step size. No floor is given. Use a smaller step "
             "size."
         )
-    elif found.stable is None and (radius is None or radius.stable is not None):
-        yield (
-            f"Whether {name} is stable is unknown: the method that it alters is not known to be stable, and there is "
-            "no law of altered replies on Markov chains that would tell. No floor is given. Use a smaller step size."
-        )
-    elif radius is not None:
+    elif radius is not None and radius.stable is None:
         yield (
             f"Whether {name} is stable is unknown: by the law of a few agents the mean-square error is multiplied by "
             f"{radius.value:.4g} per round, but by {radius.highest:.4g} in the joint noise of all agents. No floor is "
             "given. Use a smaller step size."
+        )
+    elif found.stable is None and law.affine.left_out > TOO_MUCH_OF_TRIPLES:
+        size = f"{law.affine.left_out:.0%}" if law.affine.left_out <= 1 else "more than 100%"
+        yield (
+            f"Whether {name} is stable is unknown: the law that was used ({law.affine.basis}) may leave out {size} of "
+            "the floor, and the joint effects of more agents may be larger still. No floor is given. Use a smaller "
+            "step size."
+        )
+    elif found.stable is None:
+        yield (
+            f"Whether {name} is stable is unknown: the method that it alters is not known to be stable, and there is "
+            "no law of altered replies on Markov chains that would tell. No floor is given. Use a smaller step size."
         )
     affine = found if law.affine is law else law.affine
     if found.stable and found.basis == "samples" and found.noise_variance == 0:

@@ -72,14 +72,14 @@ def predict_on_chains(problem: Problem, algorithm: AbstractAlgorithm) -> ChainsP
     quiet = federation.noiseless()
     transition, offset = quiet.mean_round()
     limit = federation.show @ np.linalg.lstsq(np.eye(len(transition)) - transition, offset)[0]
-    radius, unknown = law.mean_square_radius(), np.full(d, np.nan)
+    stable, unknown = law.stable(), np.full(d, np.nan)
     found: dict[str, Any] = {"basis": law.basis, "law": law, "interval": None, "problem": problem}
     found |= {"jacobians": problem.jacobians(problem.root), "transition": transition, "offset": offset}
     found |= {"algorithm": algorithm, "radius_at": functools.partial(_radius_at, problem, law)}
     found |= {"mean_radius_at": functools.partial(_mean_radius_at, quiet)}
-    if radius.stable is None:
+    if stable is None:
         return ChainsPrediction(**found | undecided(d))
-    if not radius.stable or not spectral_radius(transition) < 1:
+    if not stable or not spectral_radius(transition) < 1:
         return ChainsPrediction(**found | unstable(d), left_out=law.left_out if law.basis == "exact" else math.nan)
     (linear, covariance), mean = law.affine.stationary(), law.stationary().mean
     biases = {"heterogeneity_bias": limit, "markov_bias": linear - limit, "curvature_bias": mean - linear}

@@ -82,6 +82,9 @@ class ApproximatedLaw(AbstractLaw):
     def mean_square_radius(self):
         return self.law.mean_square_radius()
 
+    def stable(self):
+        return self.law.stable()
+
     def mean_radius(self):
         return self.law.mean_radius()
 

@@ -41,7 +41,7 @@ from ...sources import Transition
 from ..maps.rounds import RoundMap, check_reach, require_rule, require_stable
 from .field import field_radius
 from .finite import directions, finite_law
-from .moments import MUCH, AbstractSteppedLaw, Moments, Radius
+from .moments import MUCH, TOO_MUCH, AbstractSteppedLaw, Moments, Radius
 from .solve import radius, slowest_square
 
 CHUNK = 2**18
@@ -424,7 +424,7 @@ class ManyAgentsLaw(AbstractSteppedLaw):
         return not self.large and (self.rule.M == 1 or self.law.independent)
 
     by_pairs: Callable[[], float] = staticmethod(lambda: math.inf)
-    """Estimates the error of the floor from pairs of agents; infinite if they are too large."""
+    """Estimates from pairs of agents what the floor neglects; infinite if they are too large."""
 
     @property
     def quick(self):
@@ -607,14 +607,27 @@ class ManyAgentsLaw(AbstractSteppedLaw):
         """
         if self.exact:
             return 0.0
+        radius = self.mean_square_radius()
+        if not radius.value < 1:
+            return math.nan
         found = self._formula()
-        return min(found, self.by_pairs()) if found > MUCH else found
+        if found + radius.doubt > MUCH:
+            found = min(found, self._by_pairs)
+        return (1 + found) * (1 + radius.doubt) - 1
+
+    @functools.cached_property
+    def _by_pairs(self) -> float:
+        return self.by_pairs()
+
+    def stable(self):
+        """Returns whether the mean-square error stays bounded; None if pairs leave doubts that the field does not."""
+        found, explained = super().stable(), 2 * self.mean_square_radius().doubt
+        doubtful = found and self.left_out > TOO_MUCH and self._by_pairs > max(TOO_MUCH, explained)
+        return None if doubtful and self._by_pairs < math.inf else found
 
     def _formula(self) -> float:
-        M, d, radius = self.rule.M, self.problem.dim, self.mean_square_radius()
-        slack = 1 - radius.value
-        if not slack > 0:
-            return np.nan
+        """Returns what is neglected by the formula alone."""
+        M, d, slack = self.rule.M, self.problem.dim, 1 - self.mean_square_radius().value
 
         def one(agents: OpenAgents, which: np.ndarray):
             W, D, A = agents.W[..., :d], agents.D, self._operators[which, :, :d]
@@ -630,7 +643,7 @@ class ManyAgentsLaw(AbstractSteppedLaw):
         slower = max(1.0, (1 - self.spectral_radius**2) / slack)
         part = (tau * math.sqrt(np.linalg.norm(squares.mean(0), 2))) ** 1.5 * slower**3 * (M - 1) / M**2
         part = part + 0.1 / max(1 - second.max(), 1e-12) / M if self.large else part
-        return float((1 + min(part, 1.0)) * (1 + radius.doubt) - 1)
+        return min(float(part), 1.0)
 
     @functools.cached_property
     def _radius(self) -> float:

@@ -93,12 +93,12 @@ def markov_law(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | N
 
 
 def _by_pairs(problem: Problem, algorithm: AbstractAlgorithm, many: ManyAgentsLaw) -> float:
-    """Returns the possible error of a floor, relative to the one-site law; infinite if that law is too large."""
+    """Returns what a floor may neglect, with its distance from the one-site law; infinite if that law is too large."""
     try:
         law = sites_law(problem, algorithm)
         if isinstance(law, EachSiteLaw) and not many.large:
             law.take_over(many.blocks(), many.mean_square_radius())
-        return abs(many.stationary().square / law.stationary().square - 1) + law.left_out
+        return abs(many.stationary().square / law.stationary().square - 1) + law.neglected
     except (TooLargeError, ValueError):
         return math.inf
 

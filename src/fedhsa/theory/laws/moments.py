@@ -19,6 +19,9 @@ KRYLOV, FOLLOWED = 60, 3000
 """The number of rounds followed one by one before the rest is extrapolated, without and with a matrix."""
 MUCH = 0.03
 """The estimated relative error of a floor above which a prediction warns."""
+TOO_MUCH, TOO_MUCH_OF_TRIPLES = 0.2, 0.06
+"""The parts of a floor that pairs of agents, and larger sets, may add before it is unknown whether there is a floor at
+all: such sets may make the mean square diverge where smaller ones do not."""
 NEGLIGIBLE, HUGE, DOUBLINGS = 1e-3, 1e100, 40
 """The size below which a power of the mean map is neglected, that at which it diverges, and the most times that its
 exponent is doubled."""
@@ -99,6 +102,11 @@ class AbstractLaw(abc.ABC):
 
     bend: float = 0.0
     """The part of it that is due to an affine approximation of nonlinear operators."""
+
+    def stable(self) -> bool | None:
+        """Returns whether the mean-square error stays bounded; None if that is unknown."""
+        radius = self.mean_square_radius()
+        return None if radius is None else radius.stable
 
     @property
     def affine(self) -> "AbstractLaw":

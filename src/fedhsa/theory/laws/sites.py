@@ -19,7 +19,7 @@ import numpy as np
 
 from ..._linear import transpose
 from .federation import EachAlone, Exchanged, Federation
-from .moments import AbstractLaw, MomentLaw, Moments, Radius
+from .moments import TOO_MUCH, TOO_MUCH_OF_TRIPLES, AbstractLaw, MomentLaw, Moments, Radius
 from .solve import TOLERANCE
 
 QUICK, ROUNDS = 2e7, 40
@@ -52,6 +52,24 @@ class SitesLaw(MomentLaw):
 
     def family(self, algorithm, steps):
         return [type(self)(federation) for federation in self.federation.family(algorithm, steps)]
+
+    neglected: float = 0.0
+    """What sets of agents that the law does not follow may add to the floor, relative to it; infinite if unknown."""
+    too_much: float = TOO_MUCH
+    """The value of `neglected` above which the sets may make the mean square diverge."""
+
+    @functools.cached_property
+    def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """What is neglected, amplified by the joint noise of all agents."""
+        if self.neglected == 0:
+            return 0.0
+        radius = self.mean_square_radius()
+        return (1 + min(self.neglected, 1.0)) * (1 + radius.doubt) - 1 if radius.value < 1 else math.inf
+
+    def stable(self):
+        """Returns whether the mean-square error stays bounded; None if too much is neglected to be sure."""
+        found = super().stable()
+        return None if found and self.too_much < self.neglected < math.inf else found
 
     def lifted(self, start: np.ndarray) -> np.ndarray:
         """Returns $(x, 1)$ of a run from the error and the constant in `start`, unless it is that already."""
@@ -257,19 +275,19 @@ class EachSiteLaw(SitesLaw):
         return found if alone else Radius(found.value, "estimate", self.federation.field)
 
     @functools.cached_property
-    def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def neglected(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Twice what pairs of agents add, as those indicate whose states say most about the error."""
         if self.federation.num_agents == 1:
             return 0.0
         if self.mean_square_radius().value >= 1:
-            return math.inf
+            return 1.0
         every, told = self.federation.sets(2), self._told()
         weights = np.array([number * told[list(pair)].prod() for number, pair in every])
         weights = weights if weights.any() else np.array([number for number, _ in every])
         most = np.argsort(-weights)[: min(FEW, int(NEXT / self.federation.work(2)))]
         scale = weights.sum() / weights[most].sum() if len(most) else 1.0
         gaps = [scale * every[k][0] * self.gap(every[k][1]) for k in most]
-        return _possible_error(gaps, self, lambda a: 2 * a)
+        return _share_of_floor(gaps, self, lambda a: 2 * a)
 
     def _told(self) -> np.ndarray:
         """Returns how much the state of each agent says about the mean error in the long run."""
@@ -330,7 +348,7 @@ class PairOfSites:
 class TwoSitesLaw(SitesLaw):
     """The one-site law and what every pair of agents adds to it, which is exact for two agents."""
 
-    basis = "pairs"
+    basis, too_much = "pairs", TOO_MUCH_OF_TRIPLES
 
     def __init__(self, federation: Federation):
         super().__init__(federation)
@@ -376,23 +394,24 @@ class TwoSitesLaw(SitesLaw):
         return self.alone.mean_radius()
 
     @functools.cached_property
-    def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def neglected(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
         r"""$a / 2 + a^2$, if pairs add $a$ to the floor, all of them by absolute value."""
         if self.federation.num_agents == 2:
             return 0.0
         if self.mean_square_radius().value >= 1:
-            return math.inf
+            return 1.0
         every = zip(self.sets, self.pairs, self._parts(self._still)[1:], strict=True)
-        return _possible_error([n * pair.joint._trace(D) for (n, _), pair, D in every], self, lambda a: a / 2 + a**2)
+        return _share_of_floor([n * pair.joint._trace(D) for (n, _), pair, D in every], self, lambda a: a / 2 + a**2)
 
 
-def _possible_error(gaps: Sequence[float], law: SitesLaw, share: Callable[[float], float]) -> float:
-    """Returns the possible error of the floor of a stable law, as a function of what pairs of agents add to it.
+def _share_of_floor(gaps: Sequence[float], law: SitesLaw, share: Callable[[float], float]) -> float:
+    """Returns a function of what pairs of agents add, relative to the floor of a stable law.
 
-    This part is at most 1, and 1 if there are no pairs to estimate it from. That of the joint noise of all agents comes
-    on top.
+    It is at most 1, and infinite if there are no pairs to estimate it from.
     """
-    added, floor = 1.0, law.stationary().square
-    if gaps and np.isfinite(gaps).all():
-        added = share(float(np.abs(gaps).sum()) / floor) if floor > 0 else 0.0
-    return (1 + min(added, 1.0)) * (1 + law.mean_square_radius().doubt) - 1
+    if not gaps:
+        return math.inf
+    if not np.isfinite(gaps).all():
+        return 1.0
+    floor = law.stationary().square
+    return min(share(float(np.abs(gaps).sum()) / floor), 1.0) if floor > 0 else 0.0
