@@ -12,13 +12,13 @@ from fedhsa.sources import FiniteChain
 from fedhsa.theory import choice
 from fedhsa.theory.changing import ChangingLaw
 from fedhsa.theory.exact import NoiselessLaw
-from fedhsa.theory.laws import moments, played
+from fedhsa.theory.laws import mean as means_alone
+from fedhsa.theory.laws import moments
 from fedhsa.theory.laws.additive import AdditiveLaw, HiddenNoise
-from fedhsa.theory.laws.carried import ErrorsOverTime
 from fedhsa.theory.laws.curvature import CurvedLaw, SeenAgent, _affine_field, _Quiet
 from fedhsa.theory.laws.finite import FiniteLaw
+from fedhsa.theory.laws.mean import PlayedLaw
 from fedhsa.theory.laws.moments import Moments, RelaxationLaw
-from fedhsa.theory.laws.played import PlayedLaw
 from fedhsa.theory.laws.replies import RepliesLaw
 from fedhsa.theory.laws.reported import AveragedLaw
 from fedhsa.theory.laws.sites import EverySiteLaw
@@ -38,7 +38,7 @@ from theory.test_enumerated import START, by_rule, federation
 
 def scalar(factor, offset=0.0):
     """The law of e' = factor e + offset."""
-    return NoiselessLaw(None, fh.SA(0.1), RoundMap(np.array([[factor]]), np.array([offset])))  # pyright: ignore[reportArgumentType]
+    return NoiselessLaw(RoundMap(np.array([[factor]]), np.array([offset])), "It")
 
 
 # Laws that follow one another, and laws of which little is known.
@@ -88,12 +88,12 @@ def test_a_relaxing_error_goes_to_its_moments_by_its_map():
 
 
 def test_a_played_round_counts_from_the_second_half_on_and_by_its_two_quarters(monkeypatch):
-    monkeypatch.setattr(played, "SETTLING", 7)  # eight parameters, and the last five from the middle on
+    monkeypatch.setattr(means_alone, "SETTLING", 7)  # eight parameters, and the last five from the middle on
     theta = np.array([9.0, 9.0, 9.0, 1.0, 1.0, 1.0, 3.0, 3.0])[:, None]
     problem = SimpleNamespace(root=np.zeros(1))
     law = PlayedLaw(SimpleNamespace(problem=problem, parameters=lambda rounds, start: theta, name="It"))  # pyright: ignore[reportArgumentType]
-    mean, covariance = law.stationary()
-    assert mean[0] == pytest.approx(9 / 5)
+    center, covariance = law.stationary()
+    assert center[0] == pytest.approx(9 / 5)
     assert covariance[0, 0] == pytest.approx(21 / 5 - (9 / 5) ** 2)
     assert law.unsettled() == pytest.approx((9 - 1) / 5)  # halves of three and two rounds: mean squares 1 and 9
 
@@ -201,8 +201,7 @@ def test_an_average_has_the_variance_of_all_its_rounds_together(average, weights
     step = (1 - q) * np.eye(rounds, rounds + 1) + np.eye(rounds, rounds + 1, 1)
     later = np.tril(phi ** abs(np.subtract.outer(np.arange(rounds), np.arange(rounds))))
     covariance = later @ (step @ hidden @ step.T + extra * np.eye(rounds)) @ later.T
-    known = ErrorsOverTime(law, np.eye(1), law, np.eye(1))
-    found = AveragedLaw(_Noisier(law, extra, phi), average, lambda: known, np.array([[phi]]), rest=True)
+    found = AveragedLaw(_Noisier(law, extra, phi), average, law, np.array([[phi]]))
     path = list(found.path(np.array([2.0]), 60))
     for t in range(1, rounds + 1):
         w = weights[:t] / weights[:t].sum() if weights[:t].any() else np.eye(t)[-1]

@@ -263,6 +263,10 @@ class AbstractAlgorithm(eqx.Module):
         """The algorithm, the algorithm that it wraps, and so on; the last entry is the method."""
         return (self,)
 
+    def relative_to(self, origin: Any) -> "AbstractAlgorithm":
+        """Returns the method for parameters that are measured from another origin; it has settings that are points."""
+        return self
+
     @property
     def step_is_per_round(self) -> bool:
         """Whether `step_size` belongs to a whole round rather than to one observation."""

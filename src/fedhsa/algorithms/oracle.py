@@ -1,5 +1,6 @@
 """Local steps with the ideal constant shift, which only an oracle can provide."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -50,6 +51,9 @@ class OracleShift(AbstractLocalSteps):
 
     def __check_init__(self):
         _check.array("theta_star", self.theta_star, ("d",))
+
+    def relative_to(self, origin):
+        return eqx.tree_at(lambda a: a.theta_star, self, self.theta_star - origin)
 
     def init(self, theta):
         return Server(theta), ()

@@ -44,6 +44,9 @@ class AbstractWrapper(AbstractAlgorithm):
     def layers(self):
         return (self, *self.algorithm.layers)
 
+    def relative_to(self, origin):
+        return eqx.tree_at(lambda a: a.algorithm, self, self.algorithm.relative_to(origin))
+
     @property
     def step_is_per_round(self):
         return self.algorithm.step_is_per_round

@@ -15,12 +15,12 @@ from ..problems import Problem
 from ..sources import Silent
 from . import exact
 from .changing import predict_changing, predict_per_block
-from .laws.carried import predict_carried
 from .laws.chains import predict_on_chains
 from .laws.curvature import CurvedLaw, curved_law
 from .laws.finite import check_exogenous, finite_law
 from .laws.first_order import bias_of, covariance_of, noise_is_known
 from .laws.markov import markov_law
+from .laws.mean import predict_mean
 from .laws.moments import MUCH as MUCH
 from .laws.moments import TOO_MUCH_OF_TRIPLES, AbstractLaw, Moments, Radius, RelaxationLaw
 from .laws.replies import predict_replies
@@ -120,18 +120,18 @@ def _predict(
     if (reported := predict_reported(problem, algorithm, again)) is not None:
         return reported
     rule, finite = local_rule(algorithm), finite_law(problem.agents.source)
-    independent = finite is not None and finite.independent
-    if rule is None and not independent and (found := predict_on_chains(problem, algorithm)) is not None:
+    chains = finite is not None and not finite.independent
+    if rule is None and chains and (found := predict_on_chains(problem, algorithm)) is not None:
         return found
-    # With independent observations the laws of replies are exact for any number of agents and sets of them.
+    # Except on chains, the laws of replies are exact for any number of agents and sets of them.
     if (partial := predict_replies(problem, algorithm, again)) is not None:
         return partial
-    if rule is None and independent and (found := predict_on_chains(problem, algorithm)) is not None:
+    if rule is None and not chains and (found := predict_on_chains(problem, algorithm)) is not None:
         return found
     if (coded := predict_unbiased(problem, algorithm, again)) is not None:
         return coded
     if rule is None:
-        return predict_carried(problem, algorithm, samples=samples, key=key)
+        return predict_mean(problem, algorithm, samples=samples, key=key)
     if noise_is_known(problem):
         found = _from_knowledge(problem, algorithm, rule)
     else:
@@ -146,7 +146,7 @@ def law_of(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None 
     residuals = A @ problem.root - b
     map = rule.mean_map(A, residuals) if map is None else map
     if isinstance(problem.agents.source, Silent) or not np.abs(map.transition).max() < HOPELESS:
-        return exact.NoiselessLaw(problem, algorithm, map)
+        return exact.NoiselessLaw(map, type(algorithm).__name__)
     if finite is not None:
         return markov_law(problem, algorithm, map)
     return exact.law(problem, algorithm, rule.round_map(A, residuals))

@@ -8,17 +8,16 @@ from .. import _check, _linear
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
 from ..sources import Silent
-from .laws.carried import carried_law
-from .laws.finite import additive_noise, finite_law
+from .laws.finite import finite_law
+from .laws.first_order import noise_is_known
 from .laws.gaussian import gaussian_law
 from .laws.markov import exact_law
 from .laws.moments import AbstractLaw as AbstractLaw
 from .laws.moments import AbstractSteppedLaw
 from .laws.moments import Moments as Moments
 from .laws.moments import Radius as Radius
-from .maps.joint import Joint
 from .maps.rounds import RoundMap as RoundMap
-from .maps.rounds import check_reach, limit_error, local_rule, start_error
+from .maps.rounds import check_reach, local_rule, require_stable, start_error
 from .maps.rounds import limit as limit
 from .maps.rounds import noiseless_error as noiseless_error
 from .maps.rounds import round_map as round_map
@@ -44,8 +43,8 @@ class NoiselessLaw(AbstractSteppedLaw):
 
     additive = True
 
-    def __init__(self, problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = None):
-        self.map, self.algorithm = map or round_map(problem, algorithm), algorithm
+    def __init__(self, map: RoundMap, name: str):
+        self.map, self.name = map, name
 
     def enter(self, start):
         return start
@@ -57,7 +56,8 @@ class NoiselessLaw(AbstractSteppedLaw):
         return Moments(state, np.zeros_like(self.map.transition))
 
     def stationary(self):
-        return Moments(limit_error(self.map, self.algorithm), np.zeros_like(self.map.transition))
+        require_stable(_linear.spectral_radius(self.map.transition), self.name)
+        return Moments(self.map.limit_error(), np.zeros_like(self.map.transition))
 
     def mean_square_radius(self):
         return Radius(_linear.spectral_radius(self.map.transition) ** 2, "exact")
@@ -67,7 +67,7 @@ def law(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = N
     """Returns the exact law of the error.
 
     It exists without noise, under additive VAR(1) noise, for independent observations of finite chains, and for Markov
-    chains whose product is small. For methods that carry more than the parameter, it exists in the first two cases.
+    chains whose product is small. Methods without a local rule must not be too large.
 
     **Arguments:**
 
@@ -85,21 +85,20 @@ def law(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = N
     """
     check_reach(problem, algorithm)
     algorithm.check(problem)
-    if map is None and local_rule(algorithm) is None and (joint := Joint(problem, algorithm)).carries_more:
-        return carried_law(joint)
-    source = problem.agents.source
-    if isinstance(source, Silent):
-        return NoiselessLaw(problem, algorithm, map)
-    if additive_noise(problem) is not None:
-        return gaussian_law(problem, algorithm, map)
-    finite = finite_law(source)
-    if finite is None:
+    source, rule = problem.agents.source, local_rule(algorithm)
+    if not noise_is_known(problem):
         raise TypeError(
             f"There is no exact law for {type(problem.agents).__name__} observing {type(source).__name__}: it requires "
             "no noise, additive VAR(1) noise (`problems.quadratic`), or finite chains. `noiseless_error` and `limit` "
             "hold for every affine problem; `theory.predict` estimates the rest from samples."
         )
-    return exact_law(problem, algorithm)
+    if rule is None or finite_law(source) is not None:
+        return exact_law(problem, algorithm)
+    A, b = problem.affine_parts()
+    map = map or rule.round_map(A, A @ problem.root - b)
+    if isinstance(source, Silent):
+        return NoiselessLaw(map, type(algorithm).__name__)
+    return gaussian_law(problem, algorithm, map)
 
 
 def mean_square_error(problem: Problem, algorithm: AbstractAlgorithm, *, rounds: int, theta: Any = None) -> np.ndarray:

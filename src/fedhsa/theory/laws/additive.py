@@ -7,13 +7,13 @@ import numpy as np
 from scipy.linalg import solve_discrete_lyapunov
 
 from ..._linear import spectral_radius, stein_sum, transpose
-from ..maps.joint import Joint
-from ..maps.rounds import require_stable
-from .finite import AffineOperators, FiniteLaw, affine_operators, finite_law
-from .moments import AbstractSteppedLaw, Moments, Radius, TooLargeError
+from ...problems import Problem
+from ..maps.rounds import LocalRule, require_stable
+from .finite import FiniteLaw, affine_operators, finite_law
+from .moments import AbstractSteppedLaw, Moments, Radius
 
 LARGEST = 2**26
-"""The largest size of the responses to all outcomes."""
+"""The largest size of operators and responses to all outcomes."""
 
 
 class HiddenNoise(NamedTuple):
@@ -138,108 +138,23 @@ class AdditiveLaw(AbstractSteppedLaw):
         return mixed + mixed.T + (self.Psi @ Z @ transpose(self.Psi)).sum(0) + self.fresh
 
 
-class ChainNoise:
-    r"""The noise of finite chains around the path of a noiseless round, to first order in the noise.
-
-    At the fixed point $y$ of the noiseless rounds, an agent that observes $o$ instead of its mean operator moves the
-    state by $R_{i,\ell}(o)$. This is the response to the vector $G_i(\theta^\star, o) - \bar G_i(\theta^\star)$ and to
-    the matrix $\tilde A_i(o) = A_i(o) - A_i$. It is derived from the exchanges, so that it is correct for any use of
-    the observations.
-    """
-
-    def __init__(self, joint: Joint, limit: np.ndarray):
-        law = finite_law(joint.problem.agents.source)
-        assert law is not None
-        self.joint, self.limit, self.law = joint, limit, law
-        d, each = joint.problem.dim, joint.num_agents * joint.algorithm.block_length * joint.size
-        if (needed := each * max(d * (d + 1), law.num_outcomes)) > LARGEST:
-            raise TooLargeError(
-                f"The noise of {joint.name} on this problem requires {needed:.2g} numbers, more than {LARGEST:.2g}."
-            )
-        self.weights = law.weights()
-        A, g = affine_operators(joint.problem, law)
-        A = A - np.einsum("io,ioab->iab", self.weights, A)[:, None]
-        g = g - np.einsum("io,ioa->ia", self.weights, g)[:, None]
-        self.operators = AffineOperators(A, g)
-        self.noise, self.matrix = joint.responses(limit)
-        R = np.einsum("ihna,ioa->ihno", self.noise, g)
-        self.R = R + np.einsum("ihnab,ioab->ihno", self.matrix, A, optimize=True)
-
-    def hidden(self) -> HiddenNoise:
-        """Returns the noise in terms of the hidden states of the chains."""
-        return chain_noise(self.law, self.R)
-
-    def push(self, X: np.ndarray) -> np.ndarray:
-        r"""Returns the mean that noise adds to the state in a round, to second order; `X` is $\mathrm{cov}(y, u_i)$.
-
-        It is the mean of $\tilde A_i(o_{i,\ell})$ times the error at the observation $o_{i,\ell}$ that the agent's own
-        noise of this and earlier rounds has caused.
-        """
-        (M, H, n, _), d = self.R.shape, self.joint.problem.dim
-        if self.law.independent:
-            return np.zeros(n)
-        P, S = self.law.chain.transition, self.law.num_states
-        given = self._given()
-        leaving = [np.moveaxis(x, 1, -1) for x in self._leaving()]  # on the event of the next state
-        powers = [np.broadcast_to(np.eye(S), P.shape)]
-        for _ in range(H):
-            powers.append(powers[-1] @ P)
-        moved = np.stack([X @ powers[k] for k in range(H)], axis=1)  # (M, H, n, S)
-        noises, matrices = np.zeros((M, H, S, H, d)), np.zeros((M, H, S, H, d, d))
-        for k in range(H):
-            for before in range(k):
-                later = powers[k - 1 - before]
-                noises[:, k, :, before] = np.moveaxis(leaving[0] @ later, -1, 1)
-                matrices[:, k, :, before] = np.moveaxis(leaving[1] @ later[:, None], -1, 1)
-        agent, step, _ = (x.ravel() for x in np.meshgrid(*map(np.arange, (M, H, S)), indexing="ij"))
-        matrix = np.broadcast_to(given[:, None], (M, H, S, d, d)).reshape(-1, d, d)
-        along = np.moveaxis(moved, -1, 2).reshape(-1, n), noises.reshape(-1, H, d), matrices.reshape(-1, H, d, d)
-        return self.joint.bends(self.limit, agent, step, matrix, along)
-
-    def _given(self) -> np.ndarray:
-        """Returns the mean of the matrices given the previous state, `(M, S, d, d)`."""
-        A, law = self.operators.A, self.law
-        if not law.pairs:
-            return A
-        return np.einsum("ist,istab->isab", law.chain.transition, A.reshape(len(A), law.num_states, -1, *A.shape[2:]))
-
-    def _leaving(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the means of vectors and matrices on the event of the next state, `(M, S, ...)`."""
-        (A, g), law, S = self.operators, self.law, self.law.num_states
-        P, pi = law.chain.transition, law.chain.stationary
-        if law.pairs:
-            w = self.weights.reshape(-1, S, S)
-            vectors = np.einsum("ist,ista->ita", w, g.reshape(len(g), S, S, -1))
-            return vectors, np.einsum("ist,istab->itab", w, A.reshape(len(A), S, S, *A.shape[2:]))
-        return np.einsum("is,ist,isa->ita", pi, P, g), np.einsum("is,ist,isab->itab", pi, P, A)
-
-    def strength(self, covariance: np.ndarray) -> float:
-        r"""Returns the ratio of the noise of $\tilde A_i(o)\,\delta$ to that of the vectors.
-
-        $\delta$ has the given covariance. Both are summed over lags and averaged over the agents.
-        """
-        values, vectors = np.linalg.eigh(covariance)
-        root = vectors * np.sqrt(values.clip(min=0.0))
-        A, g = self.operators
-        multiplied = self._long_run((A @ root).reshape(*A.shape[:2], -1))
-        at_limit = self.joint.shown[:, self.joint.kept] @ self.limit
-        return multiplied / max(self._long_run(g + A @ at_limit), np.finfo(float).tiny)
-
-    def _long_run(self, fields: np.ndarray) -> float:
-        """Returns the sum of the correlations over agents, fields and all lags; `fields` are `(M, outcomes, k)`."""
-        square = float(np.einsum("io,iok->", self.weights, fields**2))
-        if self.law.independent:
-            return square
-        law, S = self.law, self.law.num_states
-        P, pi = law.chain.transition, law.chain.stationary
-        if law.pairs:
-            by_edge = fields.reshape(len(fields), S, S, -1)
-            given = np.einsum("ist,istk->isk", P, by_edge)
-            leaving = np.einsum("ist,istk->itk", self.weights.reshape(-1, S, S), by_edge)
-        else:
-            given, leaving = fields, np.einsum("is,ist,isk->itk", pi, P, fields)
-        later = np.linalg.solve(np.eye(S) - P + pi[:, None, :], given)
-        return square + 2 * float(np.einsum("isk,isk->", leaving, later))
+def noise_on_chains(problem: Problem, rule: LocalRule) -> AdditiveLaw | None:
+    """Returns the law with the noise of finite chains as it is at the limit without noise; None if that is large."""
+    (A, b), law = problem.affine_parts(), finite_law(problem.agents.source)
+    assert law is not None
+    d = problem.dim
+    if (
+        problem.num_agents * d * (rule.local_steps * d + law.num_outcomes * d + rule.local_steps * law.num_outcomes)
+        > LARGEST
+    ):
+        return None
+    map = rule.round_map(A, A @ problem.root - b)
+    assert map.noise is not None
+    operators, weights = affine_operators(problem, law), law.weights()
+    g = operators.g + operators.A @ map.limit_error()
+    g = g - np.einsum("io,ioa->ia", weights, g)[:, None]
+    noise = chain_noise(law, np.einsum("ihna,ioa->ihno", map.noise, g))
+    return AdditiveLaw(map.transition, map.offset, noise, "", basis="additive noise")
 
 
 def chain_noise(law: FiniteLaw, R: np.ndarray, *, each: bool = False) -> HiddenNoise:

@@ -1,4 +1,4 @@
-"""Predictions for any method with affine exchanges on finite chains, from the law of these exchanges."""
+"""Predictions for any method with affine exchanges whose noise is known, from the law of these exchanges."""
 
 import dataclasses
 import functools
@@ -16,9 +16,10 @@ from ..stability import Limit, first_crossing, largest_mean_square_step, with_st
 from .curvature import BentLaw, bent_law
 from .federation import Federation
 from .finite import finite_law
+from .first_order import noise_is_known
 from .markov import sites_law
 from .moments import NotDerivedError, Radius, TooLargeError
-from .sites import SitesLaw
+from .sites import EverySiteLaw, SitesLaw
 
 EACH, LONG = 2.0**26, 8
 """The time of the pieces for another step size, in multiplications, and the number of observations in a round above
@@ -27,7 +28,7 @@ which it grows with their number."""
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class ChainsPrediction(Prediction):
-    """A prediction on finite chains; `transition` and `offset` are those of all that the method carries."""
+    """A prediction from exchanges; `transition` and `offset` are those of all that the method carries."""
 
     law: SitesLaw | BentLaw = dataclasses.field(repr=False)  # pyright: ignore[reportIncompatibleVariableOverride]
     mean_radius_at: Callable[[AbstractAlgorithm], float] = dataclasses.field(repr=False)
@@ -48,7 +49,8 @@ class ChainsPrediction(Prediction):
         own = getattr(self.algorithm.layers[-1], "step_size", None)
         each = EACH * len(self.law.federation.rounds) * max(self.algorithm.block_length / LONG, 1.0)
         mean = first_crossing(excess, self.jacobians, self.algorithm.block_length, own, each)
-        assert self.radius_at is not None
+        if self.radius_at is None:
+            return Limit(mean, self.stability, mean.scanned)
         return largest_mean_square_step(self.algorithm, self.radius_at, mean)
 
     @property
@@ -58,11 +60,11 @@ class ChainsPrediction(Prediction):
 
 
 def predict_on_chains(problem: Problem, algorithm: AbstractAlgorithm) -> ChainsPrediction | None:
-    """Predicts a method on finite chains; None if its law cannot be derived or would take long.
+    """Predicts a method on finite chains, with additive noise or without; None without a law or if it would take long.
 
-    If the operators are not affine, they are averaged over the long run.
+    If the operators are not affine, they are averaged over the long run of finite chains.
     """
-    if finite_law(problem.agents.source) is None:
+    if not noise_is_known(problem) or (finite_law(problem.agents.source) is None and not problem.affine):
         return None
     try:
         law = sites_law(problem, algorithm) if problem.affine else bent_law(problem, algorithm, sites_law)
@@ -71,20 +73,24 @@ def predict_on_chains(problem: Problem, algorithm: AbstractAlgorithm) -> ChainsP
     federation, d = law.federation, problem.dim
     quiet = federation.noiseless()
     transition, offset = quiet.mean_round()
-    limit = federation.show @ np.linalg.lstsq(np.eye(len(transition)) - transition, offset)[0]
+    limit = quiet.show @ np.linalg.lstsq(np.eye(len(transition)) - transition, offset)[0]
     stable, unknown = law.stable(), np.full(d, np.nan)
     found: dict[str, Any] = {"basis": law.basis, "law": law, "interval": None, "problem": problem}
     found |= {"jacobians": problem.jacobians(problem.root), "transition": transition, "offset": offset}
-    found |= {"algorithm": algorithm, "radius_at": functools.partial(_radius_at, problem, law)}
+    homogeneous = EverySiteLaw(quiet) if federation.added else law  # added noise does not affect the radius
+    radius_at = None if law.additive else functools.partial(_radius_at, problem, homogeneous)
+    found |= {"algorithm": algorithm, "radius_at": radius_at}
     found |= {"mean_radius_at": functools.partial(_mean_radius_at, quiet)}
     if stable is None:
         return ChainsPrediction(**found | undecided(d))
     if not stable or not spectral_radius(transition) < 1:
         return ChainsPrediction(**found | unstable(d), left_out=law.left_out if law.basis == "exact" else math.nan)
     (linear, covariance), mean = law.affine.stationary(), law.stationary().mean
+    limit = linear if law.additive else limit
     biases = {"heterogeneity_bias": limit, "markov_bias": linear - limit, "curvature_bias": mean - linear}
+    persistent = limit if law.additive else unknown
     return ChainsPrediction(
-        **found, **biases, left_out=law.left_out, stable=True, covariance=covariance, persistent_bias=unknown
+        **found, **biases, left_out=law.left_out, stable=True, covariance=covariance, persistent_bias=persistent
     )
 
 

@@ -12,14 +12,17 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import jax
 import numpy as np
+from scipy.linalg import block_diag
 
 from ..._linear import transpose
 from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
+from ...sources import IID
 from ..stability import step_of, with_step
 from .field import field_radius
-from .finite import affine_operators, finite_law, kinds_of
+from .finite import additive_noise, affine_operators, finite_law, kinds_of
 from .moments import NotDerivedError, Steps
 from .pieces import MEAN, ROUNDING, Call, Part, Pieces, Step, apply, pieces_of
 
@@ -34,10 +37,23 @@ SMALL, ROOM = 1e-10, 2**23
 """The relative size below which a direction is rounding, and the largest size of maps that are followed at once."""
 
 
+class AddedNoise(NamedTuple):
+    r"""Noise $z$ that is added to operators, with $z' = Q z + \epsilon$ at the next observation; axis 0 is agents."""
+
+    Q: np.ndarray
+    """`(M, d, d)`."""
+    fresh: np.ndarray
+    r"""The covariance of $\epsilon$."""
+    stationary: np.ndarray
+    """The covariance of $z$ in the long run."""
+    start: np.ndarray
+    """The covariance of $z$ at the start of a run."""
+
+
 class Outcomes(NamedTuple):
     r"""What the agents observe: in state $s$ the outcome $t$, with the operator $A(s, t)\, y + g(s, t)$ at $y$.
 
-    Arrays have a leading axis of agents.
+    Arrays have a leading axis of agents. Agents with additive noise have one state and one outcome.
     """
 
     flow: np.ndarray
@@ -50,6 +66,11 @@ class Outcomes(NamedTuple):
     """`(M, S)`."""
     start: np.ndarray
     """`(M, S)`."""
+    noise: AddedNoise | None = None
+
+    def of(self, which: Any) -> "Outcomes":
+        """Returns those of some of the agents, or of one of them without an axis of agents."""
+        return jax.tree.map(lambda x: x[which], self)
 
     @property
     def hidden(self) -> bool:
@@ -58,12 +79,14 @@ class Outcomes(NamedTuple):
 
 
 def outcomes_of(problem: Problem, *, by_state: bool = False) -> Outcomes:
-    """Returns the outcomes of affine agents on finite chains.
+    """Returns the outcomes of affine agents on finite chains, with additive noise, or without noise.
 
     Independent observations need only one state, unless `by_state`, so that an outcome can be used twice.
     """
     law = finite_law(problem.agents.source)
-    assert law is not None
+    if law is None:
+        A, b = problem.affine_parts()
+        return _one_outcome(A, A @ problem.root - b, noise_of(problem))
     A, g = affine_operators(problem, law)
     (M, _, d), S, chain, weights = g.shape, law.num_states, law.chain, law.weights()
     if law.independent and by_state:
@@ -75,6 +98,24 @@ def outcomes_of(problem: Problem, *, by_state: bool = False) -> Outcomes:
         return Outcomes(weights[:, None, :, None], A[:, None], g[:, None], one, one)
     A, g = A.reshape(M, S, -1, d, d), g.reshape(M, S, -1, d)
     return observed(chain.transition, chain.stationary, chain.start, A, g)
+
+
+def noise_of(problem: Problem) -> AddedNoise | None:
+    """Returns the additive noise of the operators; None if there is none."""
+    source, noise = problem.agents.source, additive_noise(problem)
+    if noise is None:
+        return None
+    Q, C = noise.transition, noise.covariance
+    if isinstance(source, IID):
+        return AddedNoise(np.zeros_like(Q), C, C, C)
+    fresh = noise.noise_std[:, None, None] ** 2 * np.eye(Q.shape[-1])
+    return AddedNoise(Q, fresh, C, C if noise.start == "stationary" else np.zeros_like(C))
+
+
+def _one_outcome(A: np.ndarray, g: np.ndarray, noise: AddedNoise | None = None) -> Outcomes:
+    """Returns the outcomes of agents whose operators are $A y + g$ besides additive noise."""
+    one = np.ones((len(A), 1))
+    return Outcomes(one[..., None, None], A[:, None, None], g[:, None, None], one, one, noise)
 
 
 def observed(P: np.ndarray, stationary: np.ndarray, start: np.ndarray, A: np.ndarray, g: np.ndarray) -> Outcomes:
@@ -154,7 +195,8 @@ def _equal(a: Action, b: Action) -> bool:
 class Walk:
     """A part in an exchange on the chains of some agents: maps of first and second moments of (live variables, 1).
 
-    Moments are arrays `(..., n, S, a, b)`, with an axis of agents if `agents` have one.
+    Moments are arrays `(..., n, S, a, b)`, with an axis of agents if `agents` have one. Additive noise is the last live
+    variable.
     """
 
     def __init__(self, part: Part, actions: Sequence[Action], agents: Outcomes):
@@ -166,13 +208,15 @@ class Walk:
         times = sum(a.times for a in actions if a.moves)
         self.kernel = transpose(np.linalg.matrix_power(self.moves, times))
         lives = [len(part.begin), *(len(a.calls[-1].carry) for a in actions if a.calls)]
-        self.begins, self.most = lives[0] * self.d + 1, max(lives) * self.d + 1
+        self.added = 0 if agents.noise is None else self.d
+        """The number of live variables for additive noise."""
+        self.begins, self.most = (live * self.d + self.added + 1 for live in (lives[0], max(lives)))
         self.joined, self.dense = (self.S * self.most**power <= MATRIX for power in (1, 2))
         """Whether the maps of first and of second moments of all actions together are matrices."""
 
     def of(self, which: Any) -> "Walk":
         """Returns the walks of some of the agents, or of one of them without an axis of agents."""
-        found = Walk(self.part, self.actions, Outcomes(*(x[which] for x in self.agents)))
+        found = Walk(self.part, self.actions, self.agents.of(which))
         for name in ("first", "matrix"):  # which take long
             if name in vars(self):
                 vars(found)[name] = vars(self)[name][which]
@@ -181,7 +225,16 @@ class Walk:
     @functools.cached_property
     def maps(self) -> list[tuple[np.ndarray, Action]]:
         """The maps of all actions, by states and outcomes."""
-        return [(self._map(action), action) for action in self.actions]
+        size, found = self.begins, []
+        for action in self.actions:
+            map = self._map(action, size)
+            found.append((map, action))
+            size = size if self._alone(action) else map.shape[-2]
+        return found
+
+    def _alone(self, action: Action) -> bool:
+        """Whether an action changes the chain alone."""
+        return not action.calls and not self.added
 
     @property
     def room(self) -> int:
@@ -203,20 +256,31 @@ class Walk:
         """The matrices of second moments, which the mean does not need."""
         return self._product([self._second(*both) for both in self.maps], self.S * self.begins**2)
 
-    def _map(self, action: Action) -> np.ndarray:
-        """Returns the map of (live, 1) by the calls of an action, for every state and outcome, `(..., S, T, m', m)`."""
-        d, found = self.d, None
+    def _map(self, action: Action, size: int) -> np.ndarray:
+        """Returns the map of (live, 1), `size` in number, by an action, for every state and outcome.
+
+        It is `(..., S, T, m', m)`, and empty if the action changes the chain alone.
+        """
+        if self._alone(action):
+            return np.empty((0, 0, 0, 0))
+        d, added, batch, found = self.d, self.added, self.agents.g.shape[:-1], None
         for call in action.calls:
             A, g = self._mean if call.place == MEAN else (self.agents.A, self.agents.g)
             A, g = np.broadcast_to(A, self.agents.A.shape), np.broadcast_to(g, self.agents.g.shape)
-            rows, columns = call.carry.shape
-            map = np.zeros((*g.shape[:-1], rows * d + 1, columns * d + 1))
-            map[..., -1, -1] = 1
-            pushed = np.einsum("a,b,...cd->...acbd", call.enter, call.point, A).reshape(*g.shape[:-1], rows * d, -1)
-            map[..., :-1, :-1] = np.kron(call.carry, np.eye(d)) + pushed
-            map[..., :-1, -1] = np.einsum("a,...c->...ac", call.enter, g).reshape(*g.shape[:-1], -1)
+            rows, columns = (count * d for count in call.carry.shape)
+            map = np.zeros((*batch, rows + added + 1, columns + added + 1))
+            map[..., rows:, columns:] = np.eye(added + 1)
+            pushed = np.einsum("a,b,...cd->...acbd", call.enter, call.point, A).reshape(*batch, rows, -1)
+            map[..., :rows, :columns] = np.kron(call.carry, np.eye(d)) + pushed
+            map[..., :rows, -1] = np.einsum("a,...c->...ac", call.enter, g).reshape(*batch, -1)
+            if added and call.place != MEAN:
+                map[..., :rows, columns:-1] = np.kron(call.enter[:, None], np.eye(d))
             found = map if found is None else map @ found
-        return np.empty((0, 0, 0, 0)) if found is None else found
+        found = np.broadcast_to(np.eye(size), (*batch, size, size)).copy() if found is None else found
+        if self.agents.noise is not None and action.moves:
+            places = slice(-1 - added, -1)
+            found[..., places, :] = self.agents.noise.Q[..., None, None, :, :] @ found[..., places, :]
+        return found
 
     @functools.cached_property
     def _mean(self) -> tuple[np.ndarray, np.ndarray]:
@@ -233,15 +297,18 @@ class Walk:
 
     def _first(self, map: np.ndarray, action: Action) -> np.ndarray | None:
         """Returns the matrices of first moments; None for chains that move alone."""
-        if not action.calls:
+        if self._alone(action):
             return None
         found = np.einsum("...stu,...stab->...uasb", self._flow(action), map, optimize=True)
         return found.reshape(*map.shape[:-4], self.S * map.shape[-2], -1)
 
     def _second(self, map: np.ndarray, action: Action) -> np.ndarray | None:
-        if not action.calls:
+        if self._alone(action):
             return None
         found = np.einsum("...stu,...stab,...stcd->...uacsbd", self._flow(action), map, map, optimize=True)
+        if self.agents.noise is not None and action.moves:
+            added = slice(-1 - self.added, -1)
+            found[..., 0, added, added, 0, -1, -1] += self.agents.noise.fresh
         return found.reshape(*map.shape[:-4], self.S * map.shape[-2] ** 2, -1)
 
     def _product(self, matrices: list[np.ndarray | None], size: int) -> np.ndarray:
@@ -270,7 +337,7 @@ class Walk:
     def squared(self, X: np.ndarray) -> np.ndarray:
         """Returns the second moments of (live, 1), `(..., S, m, m)`, after the exchange."""
         if not self.dense:
-            return self._followed(X, lambda map, X: map @ X @ transpose(map))
+            return self._followed(X, lambda map, X: map @ X @ transpose(map), self.agents.noise)
         *batch, size = (*X.shape[:-3], math.prod(X.shape[-3:]))
         agents = self.matrix.shape[:-2]
         rows = X.reshape(-1, *agents, size).swapaxes(0, -2)  # of which each agent has many
@@ -278,15 +345,20 @@ class Walk:
         m = math.isqrt(rows.shape[-1] // self.S)
         return rows.reshape(*batch, self.S, m, m)
 
-    def _followed(self, X: np.ndarray, apply: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
+    def _followed(
+        self, X: np.ndarray, apply: Callable[[np.ndarray, np.ndarray], np.ndarray], noise: AddedNoise | None = None
+    ) -> np.ndarray:
         """Returns moments after all actions, one after another, where `apply` is the effect of a map on them."""
+        added = slice(-1 - self.added, -1)
         for map, action in self.maps:
             for _ in range(action.times):
-                if not action.calls:
+                if self._alone(action):
                     X = (transpose(self.moves) @ X.reshape(*X.shape[:-2], -1)).reshape(X.shape)
                     continue
                 Y = apply(map, X[..., None, :, :])
                 X = np.einsum("...stu,...stab->...uab", self._flow(action), Y, optimize=True)
+                if noise is not None and action.moves:
+                    X[..., added, added] += X[..., -1:, -1:] * noise.fresh[..., None, :, :]
         return X
 
 
@@ -372,6 +444,19 @@ class Exchanged:
             found[which] = share.kernel
         return found
 
+    @functools.cached_property
+    def certain(self) -> np.ndarray | None:
+        """The covariance of all noise, if the maps of all agents are certain; otherwise None."""
+        every = [way.walk for _, share in self.groups for way in share.ways]
+        if len(every) > len(self.groups) or any(walk.agents.A.shape[-4:-2] != (1, 1) for walk in every):
+            return None
+        found, one = self.noise, np.diag(np.eye(len(self.L.T))[-1])
+        for which, share in self.groups:
+            moved = share.mean[..., -1]
+            squares = share.squared(np.broadcast_to(one, (len(which), 1, *one.shape)))
+            found = found + squares.sum((0, 1)) - moved.T @ moved
+        return found
+
     def share(self, agent: int) -> Contribution:
         """Returns the contribution of one agent."""
         if agent not in self._found:
@@ -402,6 +487,8 @@ class Exchanged:
 
     def advance(self, Y: np.ndarray, sites: Sequence[int], batch: int) -> np.ndarray:
         """Returns moments `(*batch, S, ..., S, N, N)` after the exchange, with one axis for each site."""
+        if self.certain is not None and len(sites) == len(self.means):
+            return self.mean @ Y @ self.mean.T + Y[..., -1:, -1:] * self.certain
         XX, UX, UU = Y, self.others(sites) @ Y, self.alone(Y, sites)
         for q, i in enumerate(sites):
             axis, share = _axis(Y, q, batch), self.share(i)
@@ -508,9 +595,11 @@ class Federation:
         same = all(a is b for a, b in zip(pieces.first, pieces.rounds, strict=True))
         self.first = self.rounds if same else [self._round(steps) for steps in pieces.first]
         self.starts_alike = same
-        self.show = np.kron(pieces.show @ self.out_of[0][: len(pieces.show)], np.eye(self.dim))
+        added = ((0, 0), (0, self.added))
+        show = np.kron(pieces.show @ self.out_of[0][: len(pieces.show)], np.eye(self.dim))
         start = np.concatenate([pieces.server, np.tile(pieces.memory, self.num_agents)])
-        self.start = np.kron((self.into[0] @ start)[:, None], np.eye(self.dim))
+        start = np.kron((self.into[0] @ start)[:, None], np.eye(self.dim))
+        self.show, self.start = np.pad(show, added), np.pad(start, added[::-1])
 
     @functools.cached_property
     def kinds(self) -> np.ndarray:
@@ -519,7 +608,7 @@ class Federation:
         each = [tuple(id(way) for step in steps for way in step.parts[i]) for i in range(self.num_agents)]
         parts = np.array([each.index(ways) for ways in each])
         messages = [x for step in steps for x in (step.send, step.gather)]
-        return kinds_of((*self.outcomes, parts, *messages))
+        return kinds_of((*jax.tree.leaves(self.outcomes), parts, *messages))
 
     def sets(self, size: int) -> list[tuple[float, tuple[int, ...]]]:
         """Returns one set of agents of this size for each combination of kinds, and how many there are of it."""
@@ -540,9 +629,22 @@ class Federation:
         return all(len(steps) == 1 for steps in self.rounds) and not memories.any() and self.starts_alike
 
     @property
+    def added(self) -> int:
+        """The size of all agents' additive noise, which is the last part of $x$ before the constant."""
+        return 0 if self.outcomes.noise is None else self.num_agents * self.dim
+
+    @property
     def size(self) -> int:
         """The size of $x$ at the start of a round, without the constant."""
-        return self.extra + len(self.into[0]) * self.dim
+        return self.extra + len(self.into[0]) * self.dim + self.added
+
+    def spread(self, *, stationary: bool) -> np.ndarray:
+        """Returns the covariance of $(x, 1)$ at the start, due to additive noise."""
+        noise, found = self.outcomes.noise, np.zeros((self.size + 1,) * 2)
+        if noise is not None:
+            places = slice(self.size - self.added, self.size)
+            found[places, places] = block_diag(*(noise.stationary if stationary else noise.start))
+        return found
 
     def _round(self, steps: Sequence[Step]) -> list[Exchanged]:
         pieces, d, at, found = self.pieces, self.dim, 0, []
@@ -563,30 +665,30 @@ class Federation:
                     own = slice(p + i * q, p + (i + 1) * q)
                     begin = part.begin @ np.concatenate([step.send[i] @ U[:p], U[own]])
                     end = (V[:, :p] @ step.gather[i]) @ part.end[:n] + V[:, own] @ part.end[n:]
-                    E.append(_with_one(np.kron(begin, np.eye(d))))
-                    R.append(_with_zero(np.kron(end, np.eye(d))))
+                    added = np.eye(self.added)[i * d : (i + 1) * d]
+                    E.append(block_diag(np.kron(begin, np.eye(d)), added, 1))
+                    R.append(block_diag(np.kron(end, np.eye(d)), added.T, 0))
                 walk = self._walk(which, part, actions)
                 ways[which].append(Way(part.chance, np.stack(E)[:, None], np.stack(R)[:, None], walk))
-            L = _with_one(np.kron(V[:, :p] @ step.keep @ U[:p], np.eye(d)))
+            still = np.zeros((self.added,) * 2)
+            L = np.asarray(block_diag(np.kron(V[:, :p] @ step.keep @ U[:p], np.eye(d)), still, 1))
             groups = [(np.array(i), Contribution(w, self.outcomes.stationary[list(i)])) for i, w in ways.items()]
             noise = V[:, :p] @ step.noise
-            found.append(Exchanged(L, groups, _with_zero(np.kron(noise @ noise.T, np.eye(d)))))
+            found.append(Exchanged(L, groups, np.asarray(block_diag(np.kron(noise @ noise.T, np.eye(d)), still, 0))))
         return found
 
     def _walk(self, agents: tuple[int, ...], part: Part, actions: list[Action]) -> Walk:
         """Returns the walks of agents, which the outcomes of a round share if the agents do the same in them."""
         what = (agents, id(part), tuple((len(action.calls), action.moves, action.times) for action in actions))
         if what not in self._walks:
-            self._walks[what] = Walk(part, actions, Outcomes(*(x[list(agents)] for x in self.outcomes)))
+            self._walks[what] = Walk(part, actions, self.outcomes.of(list(agents)))
         return self._walks[what]
 
     def noiseless(self) -> "Federation":
         """Returns the same agents with their mean operators, and so with one state each."""
         weights = np.einsum("is,istu->ist", self.outcomes.stationary, self.outcomes.flow)
-        A, g = (np.einsum("ist,ist...->i...", weights, x)[:, None, None] for x in (self.outcomes.A, self.outcomes.g))
-        one = np.ones((self.num_agents, 1))
-        quiet = Outcomes(one[..., None, None], A, g, one, one)
-        return Federation(self.pieces, quiet, self.name, (self.into, self.out_of))
+        A, g = (np.einsum("ist,ist...->i...", weights, x) for x in (self.outcomes.A, self.outcomes.g))
+        return Federation(self.pieces, _one_outcome(A, g), self.name, (self.into, self.out_of))
 
     def at(self, algorithm: AbstractAlgorithm) -> "Federation":
         """Returns the same agents with another step size of their algorithm, in coordinates that serve all of them."""
@@ -797,8 +899,3 @@ def _with_one(map: np.ndarray) -> np.ndarray:
     found = np.zeros((map.shape[0] + 1, map.shape[1] + 1))
     found[:-1, :-1], found[-1, -1] = map, 1
     return found
-
-
-def _with_zero(map: np.ndarray) -> np.ndarray:
-    """Adds a row and a column of zeros: the constant of an agent adds nothing to that of the state."""
-    return np.pad(map, ((0, 1), (0, 1)))

@@ -5,13 +5,13 @@ import numpy as np
 from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
 from ...sources import IID, VAR1, AbstractSource
-from ..maps.rounds import RoundMap, round_map
+from ..maps.rounds import RoundMap
 from .additive import AdditiveLaw, HiddenNoise
 
 
-def gaussian_law(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = None) -> AdditiveLaw:
+def gaussian_law(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap) -> AdditiveLaw:
     r"""Returns the law under VAR(1) noise, $G_i = A_i \theta - b_i + z_i$ with $z_i' = Q_i z_i + \epsilon_i$."""
-    Phi, offset, K = map or round_map(problem, algorithm)
+    Phi, offset, K = map
     assert K is not None
     noise = autoregressive(problem.agents.source, K)
     return AdditiveLaw(Phi, offset, noise, type(algorithm).__name__, basis="exact")

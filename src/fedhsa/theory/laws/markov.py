@@ -10,7 +10,7 @@ from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
 from ..maps.rounds import RoundMap, local_rule
 from .federation import Federation, outcomes_of
-from .finite import finite_law, kinds_of
+from .finite import additive_noise, finite_law, kinds_of
 from .many import ManyAgentsLaw
 from .moments import AbstractLaw, NotDerivedError, TooLargeError
 from .occupancies import OccupancyLaw
@@ -21,6 +21,8 @@ PRODUCT, SITES, PAIRS = 2e7, 3e7, 3e7
 """The largest numbers of multiplications in a round of the exact law, of the one-site law and of all pairs together."""
 MOST_AGENTS, MOST_PAIRS, OCCUPANCIES, ROOM, MAPS = 64, 21, 400, 2**22, 2**24
 """The largest number of agents, of different pairs, of occupancies, and of the numbers in all operators and maps."""
+CARRIED, MOST_AGENTS_ALONE = 1200, 300
+"""The largest size of all that a method carries, and the largest number of agents without states."""
 FEW_STATES = 12
 """The largest binary logarithm of the number of joint states for which an exact law of different agents is tried."""
 
@@ -32,21 +34,21 @@ def sites_law(problem: Problem, algorithm: AbstractAlgorithm, like: Federation |
 
     Raises `NotDerivedError` if its pieces cannot be derived, and `TooLargeError` if every law would take long.
     """
-    name, M = type(algorithm).__name__, problem.num_agents
-    law = finite_law(problem.agents.source)
-    assert law is not None
-    if _too_many(problem, algorithm) or M * law.num_outcomes * problem.dim**2 > ROOM:
-        raise TooLargeError(f"The law of {name} on this problem would take long.")
+    name, M, d = type(algorithm).__name__, problem.num_agents, problem.dim
+    law, long = finite_law(problem.agents.source), TooLargeError(f"The law of {name} on this problem would take long.")
+    if M > MOST_AGENTS_ALONE if law is None else _too_many(problem, algorithm) or M * law.num_outcomes * d**2 > ROOM:
+        raise long
     if like is not None:
-        federation = like.at(algorithm)
-    else:
-        pieces = pieces_of(algorithm, M, problem.dim)
-        try:
-            federation = Federation(pieces, outcomes_of(problem), name)
-        except NotDerivedError:
-            if law.independent and M * law.num_outcomes**2 > ROOM:
-                raise TooLargeError(f"The law of {name} on this problem would take long.") from None
-            federation = Federation(pieces, outcomes_of(problem, by_state=True), name)
+        return law_of_federation(like.at(algorithm))
+    pieces = pieces_of(algorithm.relative_to(problem.root), M, d)
+    if (len(pieces.server) + M * (len(pieces.memory) + (additive_noise(problem) is not None))) * d > CARRIED:
+        raise long
+    try:
+        federation = Federation(pieces, outcomes_of(problem), name)
+    except NotDerivedError:
+        if law is None or (law.independent and M * law.num_outcomes**2 > ROOM):
+            raise long from None
+        federation = Federation(pieces, outcomes_of(problem, by_state=True), name)
     return law_of_federation(federation)
 
 
@@ -67,8 +69,8 @@ def law_of_federation(federation: Federation) -> SitesLaw:
 
 
 def exact_law(problem: Problem, algorithm: AbstractAlgorithm) -> AbstractLaw:
-    """Returns the exact law of affine agents on finite chains; raises `TooLargeError` if it would take long."""
-    found = markov_law(problem, algorithm)
+    """Returns the exact law of affine agents whose noise is known; raises `TooLargeError` if it would take long."""
+    found = (sites_law if local_rule(algorithm) is None else markov_law)(problem, algorithm)
     if found.basis != "exact":
         law = finite_law(problem.agents.source)
         assert law is not None

@@ -239,6 +239,11 @@ class MomentLaw(AbstractSteppedLaw):
     def dim(self) -> int:
         """$d$."""
 
+    @property
+    def free(self) -> int:
+        """The number of the first entries of the state that can grow; what drives them cannot."""
+        return self.dim
+
     def enter(self, start) -> Any:
         return self.begin(np.append(start, 1.0))
 
@@ -284,7 +289,7 @@ class MomentLaw(AbstractSteppedLaw):
     def _still(self) -> np.ndarray:
         """Returns the state that a round does not change."""
         base = self.begin(np.eye(self.dim + 1)[-1], stationary=True)
-        return base + self.added_up(self._after(base))
+        return base + self.added_up(self._after(base) - base)
 
     def added_up(self, blocks: np.ndarray, tolerance: float = TOLERANCE) -> np.ndarray:
         """Returns what blocks that are added in every round add up to; that of the constant does not count."""
@@ -331,7 +336,7 @@ class MomentLaw(AbstractSteppedLaw):
     @functools.cached_property
     def _square_radius(self) -> float:
         base = self.begin(np.eye(self.dim + 1)[-1], stationary=True)
-        entries, near = _entries(base, lambda i, j: j < self.dim), None
+        entries, near = _entries(base, lambda i, j: j < self.free), None
         if self._matrix is None:
             near = (base[:, -1:, -1:] * np.pad(slowest_square(self._mean_map), (0, 1)))[entries]
         return radius(self._part(entries), near)

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_batching import custom_vmap
 from jax.extend.core import jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 
@@ -131,6 +132,14 @@ class _Probe(AbstractAgent):
         return self._answer(theta, MEAN)
 
     def _answer(self, theta, place):
+        if type(theta).__name__ != "BatchTracer":  # which JAX does not export
+            return self._recorded(theta, place)
+        # A method that maps a function over copies of itself calls the operator once for each of them.
+        answer = custom_vmap(lambda theta: jnp.zeros_like(theta))
+        answer.def_vmap(lambda size, _, every: (jnp.stack([self._answer(every[k], place) for k in range(size)]), True))
+        return answer(theta)
+
+    def _recorded(self, theta, place):
         if len(self.seen) == len(self.values):
             raise NotDerivedError("A round calls the operator very often.")
         self.seen.append((place, theta))

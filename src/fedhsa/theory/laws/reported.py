@@ -1,10 +1,9 @@
-"""Laws of reported parameters: averages over rounds, and extrapolation to step size zero."""
+"""Laws of reported parameters: averages over rounds."""
 
 import dataclasses
-import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -15,16 +14,15 @@ from ... import _check
 from ..._linear import transpose
 from ..._types import precision
 from ...algorithms import AbstractAlgorithm
-from ...algorithms.output import AbstractAverage, RichardsonRomberg, scaled
+from ...algorithms.output import AbstractAverage, RichardsonRomberg
 from ...problems import Problem
-from ..maps.joint import Joint, start_error
-from ..maps.linearise import linearised
+from ..maps.joint import start_error
+from ..maps.rounds import local_rule
 from ..prediction import Prediction, known_of
-from .additive import AdditiveLaw
-from .carried import CarriedLaw, CarriedNoiseLaw, ErrorsOverTime, noise_law
+from .additive import AdditiveLaw, noise_on_chains
 from .finite import finite_law
-from .first_order import noise_is_known
 from .markov import sites_law
+from .mean import MeanLaw
 from .moments import AbstractLaw, AbstractSteppedLaw, Moments, NotDerivedError, TooLargeError
 from .sites import SitesLaw
 
@@ -53,27 +51,20 @@ class AveragedLaw(AbstractLaw):
 
     - `inner`: the law of the error.
     - `average`: the reported average.
-    - `correlations`: the correlations of errors of different rounds under additive noise, if known.
-    - `transition`: $\Phi$.
-    - `rest`: whether there is a remainder beyond `correlations`.
+    - `known`: the law of additive noise, whose correlations errors of different rounds have.
+    - `transition`: $\Phi$ of the remainder; None if there is none.
     """
 
     def __init__(
-        self,
-        inner: AbstractLaw,
-        average: AbstractAverage,
-        correlations: Callable[[], ErrorsOverTime | None],
-        transition: np.ndarray | None,
-        *,
-        rest: bool,
+        self, inner: AbstractLaw, average: AbstractAverage, known: AdditiveLaw | None, transition: np.ndarray | None
     ):
-        self.inner, self.average, self.correlations, self.transition = inner, average, correlations, transition
-        self.rest, self.basis, self.left_out = rest, inner.basis, inner.left_out
+        self.inner, self.average, self.known, self.transition = inner, average, known, transition
+        self.basis, self.left_out = inner.basis, inner.left_out
 
     def path(self, start, rounds):
-        known, V = self.correlations(), np.zeros((len(start),) * 2)
-        additive = None if known is None else _AdditiveMean(known.law, known.observe)
-        rest = None if (Phi := self._by_itself(known)) is None else _RestOfMean(Phi)
+        V = np.zeros((len(start),) * 2)
+        additive = None if self.known is None else _AdditiveMean(self.known)
+        rest = None if self.transition is None else _RestOfMean(self.transition)
         average = start
         yield Moments(start, V)
         for t, (mean, covariance) in enumerate(itertools.islice(self.inner.path(start, rounds), 1, None), start=1):
@@ -90,15 +81,14 @@ class AveragedLaw(AbstractLaw):
             return Moments(mean, np.zeros_like(covariance))
         part = self._part(FOREVER)
         keep, found = 1 - part, np.zeros_like(covariance)
-        if (known := self.correlations()) is not None:
-            law, C = known.settling, known.observe_settling
+        if (law := self.known) is not None:
             _, E, X, _, _ = law.settled()
-            Y = np.linalg.solve(np.eye(X.shape[-1]) - keep * law.QH, part * transpose(C @ X))
+            Y = np.linalg.solve(np.eye(X.shape[-1]) - keep * law.QH, part * transpose(X))
             driven = (law.Psi @ Y).sum(0)
-            B = np.linalg.solve(np.eye(len(E)) - keep * law.Phi, keep * driven + part * E @ C.T)
-            found = _blended(C @ E @ C.T, C @ (law.Phi @ B + driven), part)
-            covariance = covariance - C @ E @ C.T
-        if (Phi := self._by_itself(known)) is not None:
+            B = np.linalg.solve(np.eye(len(E)) - keep * law.Phi, keep * driven + part * E)
+            found = _blended(E, law.Phi @ B + driven, part)
+            covariance = covariance - E
+        if (Phi := self.transition) is not None:
             B = np.linalg.solve(np.eye(len(mean)) - keep * Phi, part * covariance)
             found = found + _blended(covariance, Phi @ B, part)
         return Moments(mean, found)
@@ -110,15 +100,6 @@ class AveragedLaw(AbstractLaw):
     def forgets(self) -> bool:
         """Whether late rounds have larger weights than early ones."""
         return self._part(FOREVER) > 1 / math.sqrt(FOREVER)
-
-    def unlike(self) -> float:
-        """The relative difference between the variance of the error and that of additive noise."""
-        known = self.correlations()
-        return 0.0 if known is None else abs(known.scale**2 - 1)
-
-    def _by_itself(self, known: ErrorsOverTime | None) -> np.ndarray | None:
-        """Returns the transition of the remainder, which `known` does not describe; None if there is no remainder."""
-        return self.transition if self.rest or known is None else None
 
     def _part(self, rounds: float) -> float:
         return part_of(self.average, rounds)
@@ -172,22 +153,21 @@ def part_of(average: AbstractAverage, rounds: float) -> float:
 
 
 class _AdditiveMean:
-    """The covariance of a running mean of $C y$, round by round."""
+    """The covariance of a running mean of errors with additive noise, round by round."""
 
-    def __init__(self, law: AdditiveLaw, C: np.ndarray):
-        (M, n, s), d = law.Psi.shape, len(C)
-        self.law, self.C = law, C
-        self.state = next(law.states(np.zeros(n), 0))
-        self.V, self.B, self.Y = np.zeros((d, d)), np.zeros((n, d)), np.zeros((M, s, d))
+    def __init__(self, law: AdditiveLaw):
+        (M, d, s) = law.Psi.shape
+        self.law, self.state = law, next(law.states(np.zeros(d), 0))
+        self.V, self.B, self.Y = np.zeros((d, d)), np.zeros((d, d)), np.zeros((M, s, d))
 
     def after(self, part: float) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the covariance of the mean, and that of $C y$, after one more round."""
-        law, C, keep = self.law, self.C, 1 - part
+        """Returns the covariance of the mean, and that of the error, after one more round."""
+        law, keep = self.law, 1 - part
         self.state = law.step(self.state)
-        cross, newest = law.Phi @ self.B + (law.Psi @ self.Y).sum(0), C @ self.state.E @ C.T
-        self.V = keep**2 * self.V + _mixed(C @ cross, newest, part)
-        self.B = keep * cross + part * self.state.E @ C.T
-        self.Y = keep * law.QH @ self.Y + part * transpose(C @ self.state.X)
+        cross, newest = law.Phi @ self.B + (law.Psi @ self.Y).sum(0), self.state.E
+        self.V = keep**2 * self.V + _mixed(cross, newest, part)
+        self.B = keep * cross + part * newest
+        self.Y = keep * law.QH @ self.Y + part * transpose(self.state.X)
         return self.V, newest
 
 
@@ -214,46 +194,6 @@ def _mixed(cross: np.ndarray, newest: np.ndarray, part: float) -> np.ndarray:
 def _blended(covariance: np.ndarray, cross: np.ndarray, part: float) -> np.ndarray:
     """Returns the long-run covariance of a running mean with a constant weight."""
     return _mixed(cross, covariance, part) / (1 - (1 - part) ** 2)
-
-
-class ExtrapolatedLaw(AbstractLaw):
-    r"""The error $\sum_m h_m e_m$ of copies of a method with several step sizes on the same observations.
-
-    Its mean is that of the copies. The covariances between copies are those of additive noise, scaled so that each copy
-    has the root mean square of its own law, by the factor $s_m$.
-    """
-
-    basis = "additive noise"
-
-    def __init__(self, copies: Sequence[AbstractLaw], coefficients: np.ndarray, noise: CarriedNoiseLaw):
-        self.copies, self.coefficients, self.noise = copies, coefficients, noise
-        joint = noise.joint
-        each = joint.observing(lambda server: server.inner.theta)  # (copies, d, n)
-        C, E = each @ noise.modes.project.T, noise.state.E
-        additive = np.trace(C @ E @ np.swapaxes(C, -1, -2), axis1=-2, axis2=-1)
-        own = np.array([np.trace(law.stationary().covariance) for law in copies])
-        scales = np.sqrt(np.where(additive > 0, own / np.where(additive > 0, additive, 1), 1.0))
-        self.observe = np.einsum("m,mdn->dn", coefficients * scales, each)
-        self.left_out = float(np.max([*(law.left_out for law in copies), *UNLIKE * np.abs(scales**2 - 1)]))
-
-    def correlations(self) -> ErrorsOverTime:
-        """Returns the correlations of the reported error over time."""
-        found = self.noise.correlations()
-        C = self.observe
-        return found._replace(observe=C, observe_settling=C @ self.noise.modes.project.T)
-
-    def path(self, start, rounds):
-        law, C = self.correlations()[:2]
-        each = zip(*(copy.path(start, rounds) for copy in self.copies), strict=True)
-        for moments, (_, covariance) in zip(each, law.path(np.zeros(C.shape[1]), rounds), strict=True):
-            yield Moments(self._combined(moments), C @ covariance @ C.T)
-
-    def stationary(self):
-        _, _, law, C, _ = self.correlations()
-        return Moments(self._combined([copy.stationary() for copy in self.copies]), C @ law.settled().E @ C.T)
-
-    def _combined(self, moments: Sequence[Moments]) -> np.ndarray:
-        return self.coefficients @ np.stack([copy.mean for copy in moments])
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -298,7 +238,7 @@ def predict_reported(
     """Predicts the reported parameter, with `predict` for the wrapped method; None if it is the last parameter."""
     average, method = _split(algorithm)
     if average is None:
-        return _extrapolated(problem, method, predict) if isinstance(method, RichardsonRomberg) else None
+        return None
     if isinstance(method, AbstractAverage):
         raise TypeError(
             f"{type(algorithm).__name__} reports a mean of means, for which no law is known. Use only one average."
@@ -306,30 +246,37 @@ def predict_reported(
     inner = predict(problem, method)
     if not inner.stable:
         return dataclasses.replace(inner, algorithm=algorithm)
-    law = inner.law
-    if (chains := _on_chains(problem, method, law)) is not None:
-        found = MeanOnChainsLaw(chains, average)
-    elif isinstance(law, CarriedNoiseLaw | ExtrapolatedLaw):
-        found = AveragedLaw(law, average, law.correlations, None, rest=False)
-    else:
-        finite = finite_law(problem.agents.source)
-        # The memories of a method correlate its errors over time even if observations are independent.
-        markov = finite is not None and (not finite.independent or isinstance(law, SitesLaw))
-        known = functools.cache(lambda: _correlations(problem, method, inner.noise_variance if markov else None))
-        transition = None if isinstance(law, CarriedLaw) else inner.transition
-        found = AveragedLaw(law, average, known, transition, rest=not markov)
-        if markov:
-            known()  # raises `TypeError` here if there are none, and not when a curve is drawn
-            found.basis = "additive noise"
-            # With equal weights only the bias remains, which correlations do not change.
-            found.left_out = law.left_out + (UNLIKE * found.unlike() if found.forgets else 0.0)
+    found = _law(problem, method, average, inner)
     # If only the mean is known, the contribution of noise is NaN and remains NaN.
     covariance = inner.covariance if np.isnan(inner.covariance).any() else found.stationary().covariance
-    return _reported(inner, algorithm=algorithm, law=found, covariance=covariance, **_words(found))
+    changes = {"basis": found.basis, "left_out": found.left_out, "covariance": covariance}
+    return ReportedPrediction(**known_of(inner) | {"algorithm": algorithm, "law": found} | changes, inner=inner)
+
+
+def _law(problem: Problem, method: AbstractAlgorithm, average: AbstractAverage, inner: Prediction) -> AbstractLaw:
+    """Returns the law of the average of a method that `inner` predicts."""
+    law, rule, finite = inner.law, local_rule(method), finite_law(problem.agents.source)
+    if (carried := _on_chains(problem, method, law)) is not None:
+        return MeanOnChainsLaw(carried, average)
+    if isinstance(law, MeanLaw | AdditiveLaw):
+        return AveragedLaw(law, average, law if isinstance(law, AdditiveLaw) else None, None)
+    if finite is None or finite.independent or rule is None or not problem.affine:
+        return AveragedLaw(law, average, None, inner.transition)
+    known = noise_on_chains(problem, rule)
+    found = AveragedLaw(law, average, known, None if known else inner.transition)
+    found.basis, scale = "additive noise", 1.0
+    if known is not None and (additive := float(np.trace(known.stationary().covariance))) > 0:
+        scale = inner.noise_variance / additive
+        found.known = AdditiveLaw(
+            known.Phi, known.offset, known.noise.through(math.sqrt(scale) * np.eye(problem.dim)), "", basis=""
+        )
+    if found.forgets:  # with equal weights only the bias remains, which correlations do not change
+        found.left_out = law.left_out + UNLIKE * abs(scale - 1)
+    return found
 
 
 def _on_chains(problem: Problem, method: AbstractAlgorithm, law: AbstractLaw) -> SitesLaw | None:
-    """Returns the law of a method's exchanges on finite chains, if there is one that follows a mean quickly."""
+    """Returns the law of a method's exchanges, if there is one that follows a mean quickly."""
     finite, found = finite_law(problem.agents.source), law
     if not isinstance(law, SitesLaw):
         if finite is None or finite.independent or not problem.affine or law.basis != "exact":
@@ -352,46 +299,3 @@ def _split(algorithm: AbstractAlgorithm) -> tuple[AbstractAverage | None, Abstra
         average = algorithm.algorithm
         return average, eqx.tree_at(lambda a: a.algorithm, algorithm, average.algorithm)
     return None, algorithm
-
-
-def _correlations(problem: Problem, method: AbstractAlgorithm, variance: float | None) -> ErrorsOverTime | None:
-    """Returns the correlations of additive noise, scaled to the given variance of the error."""
-    law = noise_law(Joint(linearised(problem), method)) if noise_is_known(problem) else None
-    if law is None:
-        return None
-    found, additive = law.correlations(), float(np.trace(law.stationary().covariance))
-    scale = 1.0 if variance is None or not additive > 0 else math.sqrt(variance / additive)
-    C, settling = scale * found.observe, scale * found.observe_settling
-    return found._replace(observe=C, observe_settling=settling, scale=scale)
-
-
-def _extrapolated(
-    problem: Problem, algorithm: RichardsonRomberg, predict: Callable[[Problem, AbstractAlgorithm], Prediction]
-) -> Prediction | None:
-    """Combines the copies' biases and covariances; None if the joint map of all copies is exact."""
-    if finite_law(problem.agents.source) is None:
-        return None
-    copies = [predict(problem, scaled(algorithm.algorithm, float(factor))) for factor in algorithm.factors]
-    slowest = copies[int(np.argmax(algorithm.factors))]
-    for copy in copies:
-        if not copy.stable:
-            return dataclasses.replace(copy, algorithm=algorithm)
-    noise = noise_law(Joint(linearised(problem), algorithm))
-    if noise is None:
-        return None
-    with precision():
-        h = np.asarray(algorithm.coefficients())
-    law = ExtrapolatedLaw([copy.law for copy in copies], h, noise)
-    names = ("heterogeneity_bias", "markov_bias", "curvature_bias", "persistent_bias")
-    combined: dict[str, Any] = {name: h @ np.stack([getattr(copy, name) for copy in copies]) for name in names}
-    covariance = law.stationary().covariance
-    return _reported(slowest, algorithm=algorithm, law=law, covariance=covariance, **_words(law), **combined)
-
-
-def _words(law: AbstractLaw) -> dict[str, Any]:
-    return {"basis": law.basis, "left_out": law.left_out}
-
-
-def _reported(inner: Prediction, **changes: Any) -> ReportedPrediction:
-    known = known_of(inner)
-    return ReportedPrediction(**known | changes, inner=inner)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..._linear import transpose
+from ..._linear import spectral_radius, transpose
 from .federation import EachAlone, Exchanged, Federation
 from .moments import TOO_MUCH, TOO_MUCH_OF_TRIPLES, AbstractLaw, MomentLaw, Moments, Radius
 from .solve import TOLERANCE
@@ -49,6 +49,26 @@ class SitesLaw(MomentLaw):
     @property
     def quick(self):
         return (ROUNDS if self._matrix is None else len(self._matrix)) * self.work <= QUICK
+
+    @functools.cached_property
+    def additive(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether all rounds are the same map with added noise."""
+        rounds = self.federation.rounds
+        return len(rounds) == 1 and all(step.certain is not None for step in rounds[0])
+
+    @functools.cached_property
+    def _square_radius(self):
+        return self.mean_radius() ** 2 if self.additive else super()._square_radius
+
+    def mean_radius(self):
+        """Returns the factor of the mean error; additive noise has modes of its own, which do not count."""
+        if self.federation.num_states > 1:
+            return super().mean_radius()
+        return spectral_radius(self._mean_map[: self.free, : self.free])
+
+    @property
+    def free(self):
+        return self.dim - self.federation.added
 
     def family(self, algorithm, steps):
         return [type(self)(federation) for federation in self.federation.family(algorithm, steps)]
@@ -141,7 +161,8 @@ class EverySiteLaw(SitesLaw):
         start, outcomes = self.lifted(start), self.federation.outcomes
         laws = (outcomes.stationary if stationary else outcomes.start)[list(self.sites)]
         law = functools.reduce(np.multiply.outer, laws if self.federation.num_states > 1 else laws[:1], np.ones(()))
-        return law.reshape(-1, 1, 1) * np.outer(start, start)
+        spread = start[-1] ** 2 * self.federation.spread(stationary=stationary)
+        return law.reshape(-1, 1, 1) * (np.outer(start, start) + spread)
 
     def exchange(self, steps, blocks):
         *batch, _, N, _ = blocks.shape

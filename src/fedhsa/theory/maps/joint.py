@@ -1,8 +1,6 @@
 """Joint maps: one round as a map of everything that a method carries, derived from the algorithm's exchanges."""
 
 import copy
-import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,9 +14,7 @@ from ..._random import fold_in
 from ..._types import precision
 from ...algorithms import AbstractAlgorithm, AbstractSchedule, Round
 from ...algorithms.play import one_seed, play, start
-from ...problems import AbstractAgent, Problem
-from ...problems.quadratic import QuadraticAgent
-from ...sources import AbstractSource
+from ...problems import Problem
 
 ROUNDS = (1, 2, 3, 10, 1009)
 """The rounds that must be equal for a method to have one map; the first round of a run may differ."""
@@ -49,28 +45,6 @@ class JointMap(NamedTuple):
     r"""$B$, `(n, d)`."""
 
 
-class Probe(NamedTuple):
-    """A perturbation of an operator: a vector, and a matrix that acts on the error."""
-
-    noise: Any
-    matrix: Any
-
-
-class ProbedAgent(AbstractAgent):
-    """An agent without noise, whose observations are perturbations of its operator."""
-
-    source: AbstractSource
-    agent: AbstractAgent
-    root: Any
-
-    def operator(self, theta, o, /):
-        value = self.agent.mean_operator(theta) + o.noise
-        return value if o.matrix is None else value + o.matrix @ (theta - self.root)
-
-    def mean_operator(self, theta, /):
-        return self.agent.mean_operator(theta)
-
-
 class Joint:
     r"""The rounds of an algorithm on the mean operators of a problem, computed by its own exchanges.
 
@@ -93,7 +67,6 @@ class Joint:
             self.base = np.asarray(base)
             self.start_spread = np.asarray(jax.jacfwd(self._start)(root))
             self.shown = np.asarray(jax.jacrev(self._parameter)(base))
-        self.on_server = len(jax.tree.leaves(numbers[0]))
         sizes = [np.size(leaf) for leaf in jax.tree.leaves(numbers)]
         self.part = np.repeat(np.arange(len(sizes)), sizes)
         self.chunk = max(1, min(CHUNK, ROOM // len(self.base)))
@@ -112,11 +85,6 @@ class Joint:
         return len(self.kept)
 
     @property
-    def carries_more(self) -> bool:
-        """Whether a round depends on more than the parameter, or on a coin."""
-        return self.size > self.problem.dim or len(self.coins) > 1
-
-    @property
     def one_map(self) -> bool:
         """Whether all rounds after the first are the same affine map."""
         return self.affine and self.alike
@@ -126,12 +94,6 @@ class Joint:
 
     def _parameter(self, state):
         return whole(self.unravel(state), self.rest)[0].theta
-
-    def observing(self, part: Callable[[Any], Any]) -> np.ndarray:
-        """Returns the derivative of a part of the server's state with respect to the kept state, `(..., n)`."""
-        with precision():
-            rate = jax.jacrev(lambda state: part(whole(self.unravel(state), self.rest)[0]))(jnp.asarray(self.base))
-        return np.asarray(rate)[..., self.kept]
 
     def play(self, states: np.ndarray, tangents: Any = 0.0, *, index: Any = 1, key: Any = 0):
         """Returns for each row the state after a round, its derivative along `tangents`, and whether counters moved."""
@@ -202,25 +164,6 @@ class Joint:
         tangents[:, self.kept] = columns.T
         return self.play(self.base, tangents)[1][:, self.kept].T
 
-    def transposed(self, vector: np.ndarray) -> np.ndarray:
-        r"""Returns $\Phi^T v$."""
-        full = np.zeros(len(self.base))
-        full[self.kept] = np.ravel(vector)
-        with precision():
-            setting = (self.agents, self.algorithm, self.rest, self.unravel, self.coins, self.weights)
-            return np.asarray(pull_back(*setting, jnp.asarray(self.base), jnp.asarray(full)))[self.kept]
-
-    def sums(self) -> np.ndarray:
-        """Returns the sums of the kept state over agents, and the server's parts, as linear forms `(n, k)`."""
-        found = []
-        for part in np.unique(self.part[self.kept]):
-            at = np.flatnonzero(self.part[self.kept] == part)
-            times = 1 if part < self.on_server else self.num_agents
-            columns = np.zeros((self.size, len(at) // times))
-            columns[at] = np.tile(np.eye(len(at) // times), (times, 1)) / np.sqrt(times)
-            found.append(columns)
-        return np.concatenate(found, axis=1)
-
     def ends(self) -> JointMap:
         """Returns the map without its matrix, which may be large."""
         self.check()
@@ -237,63 +180,6 @@ class Joint:
     def map(self) -> JointMap:
         """Returns the map of a round."""
         return self.ends()._replace(transition=self.linear(np.eye(self.size)))
-
-    def noise(self) -> np.ndarray | None:
-        r"""Returns the response of the kept state to additive noise, `(M, H, n, d)`; None for other noise."""
-        return self.responses().noise if isinstance(self.problem.agents, QuadraticAgent) and not self.chancy else None
-
-    @functools.cached_property
-    def chancy(self) -> bool:
-        """Whether a round is random even without noise, because of a coin or of random responses to noise."""
-        if len(self.coins) > 1:
-            return True
-        first, second = (self._respond(self.base, self._quiet(matrix=False), key).noise for key in (0, 1))
-        return not np.allclose(first, second, rtol=ALIKE, atol=0)
-
-    def responses(self, moves: np.ndarray | None = None) -> "Probe":
-        r"""Returns the response of the kept state after a round to perturbations of each agent's operator at each step.
-
-        Without `moves`, it contains the response to added vectors, `(M, H, n, d)`. With `moves`, the state $y$, it also
-        contains the response to added matrices that act on the error, `(M, H, n, d, d)`.
-        """
-        found = self._respond(self._state(moves), self._quiet(matrix=moves is not None), 0)
-        return Probe(*(None if x is None else np.moveaxis(x, 0, 2) for x in found))
-
-    def _respond(self, state: np.ndarray, quiet: "Probe", key: int) -> "Probe":
-        with precision():
-            setting = (self._probed, self.algorithm, self.rest, self.unravel, jnp.asarray(state))
-            return tree.to_host(response(*setting, jnp.asarray(self.kept), quiet, jnp.asarray(key)))
-
-    def bends(
-        self, moves: np.ndarray, agent: np.ndarray, step: np.ndarray, matrix: np.ndarray, along: tuple[np.ndarray, ...]
-    ) -> np.ndarray:
-        r"""Returns second derivatives of the kept state after a round from the state $y$, summed over rows.
-
-        A row adds `matrix` to an agent's operator at one of its steps, and moves along `along`: a displacement of the
-        kept state `(rows, n)`, and vectors `(rows, H, d)` and matrices `(rows, H, d, d)` added to its operator.
-        """
-        into = np.zeros((self.size, len(self.base)))
-        into[np.arange(self.size), self.kept] = 1.0
-        with precision():
-            setting = (self._probed, self.algorithm, self.rest, self.unravel, jnp.asarray(self._state(moves)))
-            rows = tree.to_device((agent, step, matrix, (along[0] @ into, *along[1:])), "float64")
-            return np.asarray(bend(*setting, jnp.asarray(self.kept), self._quiet(matrix=True), rows))
-
-    def _state(self, moves: np.ndarray | None) -> np.ndarray:
-        state = self.base.copy()
-        if moves is not None:
-            state[self.kept] += moves
-        return state
-
-    def _quiet(self, *, matrix: bool) -> "Probe":
-        shape = (self.num_agents, self.algorithm.block_length, self.problem.dim)
-        with precision():
-            return Probe(jnp.zeros(shape), jnp.zeros((*shape, shape[-1])) if matrix else None)
-
-    @functools.cached_property
-    def _probed(self) -> "ProbedAgent":
-        roots = jnp.broadcast_to(jnp.asarray(self.problem.root, "float64"), (self.num_agents, self.problem.dim))
-        return ProbedAgent(self.agents.source, self.agents, roots)
 
     def parameters(self, rounds: int, theta: np.ndarray) -> np.ndarray:
         """Returns the parameter before the first round and after each of `rounds`, `(rounds + 1, d)`, from `theta`."""
@@ -444,48 +330,6 @@ def follow(agents, algorithm, rest, unravel, coins, weights, states, tangents, i
         return jax.jvp(step, (state,), (tangent,), has_aux=True)
 
     return jax.vmap(one)(states, tangents, index, key)
-
-
-@eqx.filter_jit
-def pull_back(agents, algorithm, rest, unravel, coins, weights, state, covector):
-    """Applies the transposed derivative of a round."""
-    step = _stepper(agents, algorithm, rest, unravel, coins, weights, jnp.ones((), int), 0)
-    return jax.vjp(step, state, has_aux=True)[1](covector)[0]
-
-
-def _noisy_stepper(agents, algorithm, rest, unravel, kept, key):
-    """Returns the kept state after a round as a function of the flat state and of the agents' observations."""
-
-    def after(state, block):
-        shared = Round(jnp.ones((), int), jax.random.key(key), num_agents=tree.leading_axis(agents))
-        return ravel_pytree(floats(_play(agents, algorithm, whole(unravel(state), rest), block, shared))[0])[0][kept]
-
-    return after
-
-
-@eqx.filter_jit
-def response(agents, algorithm, rest, unravel, state, kept, block, key):
-    """Returns the derivative of the kept state after a round with respect to the agents' observations."""
-    after = _noisy_stepper(agents, algorithm, rest, unravel, kept, key)
-    return jax.jacrev(lambda block: after(state, block))(block)
-
-
-@eqx.filter_jit
-def bend(agents, algorithm, rest, unravel, state, kept, quiet, rows):
-    """Returns the sum of second derivatives, along a matrix added at one step and along earlier displacements."""
-    after = _noisy_stepper(agents, algorithm, rest, unravel, kept, 0)
-
-    def one(row):
-        agent, step, matrix, (moved, noises, matrices) = row
-        added = quiet._replace(matrix=quiet.matrix.at[agent, step].set(matrix))
-        before = Probe(quiet.noise.at[agent].set(noises), quiet.matrix.at[agent].set(matrices))
-
-        def responded(state, block):
-            return jax.jvp(lambda block: after(state, block), (block,), (added,))[1]
-
-        return jax.jvp(responded, (state, quiet), (moved, before))[1]
-
-    return jnp.sum(jax.lax.map(one, rows, batch_size=CHUNK), axis=0)
 
 
 @eqx.filter_jit

@@ -5,12 +5,13 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, gmres
+from scipy.sparse.linalg import LinearOperator, gmres
 
+from ..laws.solve import arnoldi
 from .joint import Joint, JointMap
 
-DENSE, LARGEST = 600, 200_000
-"""The sizes above which no matrix is formed, and above which nothing is computed."""
+DENSE, LARGEST, KRYLOV = 600, 200_000, 300
+"""The sizes above which no matrix is formed, above which nothing is computed, and of the space used in between."""
 CONSERVED = 1e-11
 """Singular values below this fraction of the largest belong to directions that a round does not change."""
 ROUNDING = 1e-13
@@ -71,32 +72,26 @@ def _spanned(columns: np.ndarray) -> np.ndarray:
 
 
 def visible_radius(modes: Modes) -> float:
-    """Returns the largest modulus of an eigenvalue whose mode a start excites and that affects the parameter."""
+    r"""Returns the largest modulus of an eigenvalue whose mode a start excites and that affects the parameter.
+
+    The residue $C V (W^* V)^{-1} W^* B$ determines that. If it is unknown, for a Jordan block, the mode counts.
+    """
     if not np.isfinite(modes.transition).all():
         return float("inf")
     values, left, right = scipy.linalg.eig(modes.transition, left=True, right=True)  # pyright: ignore[reportAssignmentType]
-    found = _leading(values, right, values, left, modes)
-    return 0.0 if found is None else found
-
-
-def _leading(values: np.ndarray, right: np.ndarray, others: np.ndarray, left: np.ndarray, modes: Modes) -> float | None:
-    """Returns the largest visible eigenvalue by modulus; `others` are the eigenvalues of the left eigenvectors.
-
-    The residue $C V (W^* V)^{-1} W^* B$ determines whether a mode is visible. If it is unknown, for a Jordan block or
-    for eigenvectors found on one side only, the mode counts as visible.
-    """
     entering = np.concatenate([_unit(modes.spread), _unit(modes.offset[:, None])], axis=1)
     left_over = np.ones(len(values), dtype=bool)
     while left_over.any():
         value = values[left_over][np.argmax(np.abs(values[left_over]))]
-        near, paired = (np.abs(of - value) <= CLUSTER * max(1.0, abs(value)) for of in (values, others))
-        V, W = right[:, near], left[:, paired]
+        near = np.abs(values - value) <= CLUSTER * max(1.0, abs(value))
+        V, W = right[:, near], left[:, near]
         overlap = W.conj().T @ V
-        known = near.sum() == paired.sum() and np.linalg.cond(overlap) < WORST
-        if not known or np.abs(modes.observe @ V @ np.linalg.solve(overlap, W.conj().T @ entering)).max() > INVISIBLE:
+        if np.linalg.cond(overlap) >= WORST:
+            return float(abs(value))
+        if np.abs(modes.observe @ V @ np.linalg.solve(overlap, W.conj().T @ entering)).max() > INVISIBLE:
             return float(abs(value))
         left_over &= ~near
-    return None
+    return 0.0
 
 
 def settled(modes: Modes) -> np.ndarray:
@@ -107,66 +102,45 @@ def settled(modes: Modes) -> np.ndarray:
 
 def radius_of(joint: Joint) -> float:
     """Returns the spectral radius, with or without forming a matrix."""
-    if joint.size <= DENSE:
-        return visible_radius(reduced(joint.map()))
-    return _sparse_radius(joint)
+    joint.check()
+    return visible_radius(reduced(joint.map()) if joint.size <= DENSE else _krylov(joint)[0])
 
 
 def error_of(joint: Joint) -> np.ndarray:
     """Returns the error of a stable method in the long run, with or without forming a matrix."""
+    joint.check()
     if joint.size <= DENSE:
         return settled(reduced(joint.map()))
-    ends, phi = _ends(joint)
-    move = phi(ends.first) + ends.offset - ends.first
-    operator = LinearOperator((joint.size,) * 2, matvec=lambda x: x - phi(x), dtype=float)  # pyright: ignore[reportCallIssue]
-    x, failed = gmres(operator, move, rtol=1e-12, atol=0.0, restart=min(joint.size, 200), maxiter=50)
+    modes, move, phi = _krylov(joint)
+    operator = LinearOperator((joint.size,) * 2, matvec=lambda x: x - phi(np.ravel(x)), dtype=float)  # pyright: ignore[reportCallIssue]
+    x, failed = gmres(operator, move, rtol=1e-12, atol=0.0, restart=200, maxiter=50)
     if failed:
         raise ValueError(f"The limit of {joint.name} was not found: the solver failed for {joint.size:,} variables.")
-    return ends.observe @ (ends.first + x)
+    return modes.origin + joint.shown[:, joint.kept] @ x
 
 
-def _ends(joint: Joint) -> tuple[JointMap, Callable[[np.ndarray], np.ndarray]]:
+def _krylov(joint: Joint) -> tuple[Modes, np.ndarray, Callable[[np.ndarray], np.ndarray]]:
+    """Returns the map in a space that runs from the root and from a random start span, which has their slowest modes.
+
+    Also returns the displacement from the state after the first round from the root to the next one, and the map.
+    """
     if joint.size > LARGEST:
         raise TypeError(
             f"{joint.name} carries {joint.size:,} numbers from round to round on this problem, too many for its joint "
             f"map (at most {LARGEST:,}). Use fewer agents."
         )
-    return joint.ends(), lambda x: joint.linear(np.reshape(x, (-1, 1)))[:, 0]
+    ends, rng = joint.ends(), np.random.default_rng(0)
 
+    def phi(x: np.ndarray) -> np.ndarray:
+        return joint.linear(x[:, None])[:, 0]
 
-def _sparse_radius(joint: Joint) -> float:
-    """Computes the spectral radius by two-sided Arnoldi iteration, without conserved sums over the agents."""
-    ends, phi = _ends(joint)
-    n, count = joint.size, 2 * joint.problem.dim + 6
     move = phi(ends.first) + ends.offset - ends.first
-    modes = Modes(np.empty((0, 0)), move, ends.observe, ends.spread, ends.observe @ ends.first, np.empty((0, n)))
-    conserved = _conserved(joint, modes)
-
-    def reachable(x: np.ndarray) -> np.ndarray:
-        return x - conserved @ (conserved.T @ x)
-
-    found, start = [], np.random.default_rng(0).standard_normal(n)
-    for product in (phi, joint.transposed):
-        operator = LinearOperator((n, n), matvec=lambda x, f=product: reachable(f(reachable(np.ravel(x)))), dtype=float)  # pyright: ignore[reportCallIssue]
-        try:
-            found.append(eigs(operator, k=count, which="LM", v0=start))
-        except ArpackNoConvergence as partial:
-            found.append((partial.eigenvalues, partial.eigenvectors))
-    (values, right), (others, left) = found
-    radius = _leading(values, right, np.conj(others), left, modes)
-    if radius is None:
-        raise ValueError(f"The slowest mode of {joint.name} was not found: the solver failed for {n:,} variables.")
-    return radius
-
-
-def _conserved(joint: Joint, modes: Modes) -> np.ndarray:
-    """Returns the sums over agents that neither rounds nor starts change, as orthonormal columns."""
-    sums = joint.sums()
-    changes = np.stack([joint.transposed(column) for column in sums.T], axis=1) - sums
-    entering = np.concatenate([_unit(modes.spread), _unit(modes.offset[:, None])], axis=1)
-    _, sizes, right = np.linalg.svd(np.concatenate([changes, entering.T @ sums]))
-    still = right[np.concatenate([sizes, np.zeros(len(right) - len(sizes))]) <= CONSERVED * sizes[0]].T
-    return np.linalg.qr(sums @ still)[0]
+    start = _unit(ends.spread @ rng.standard_normal((ends.spread.shape[1], 1))) + _unit(move[:, None])
+    basis, transition, _ = arnoldi(phi, start[:, 0], KRYLOV)
+    found = Modes(
+        transition, basis @ move, ends.observe @ basis.T, basis @ ends.spread, ends.observe @ ends.first, basis
+    )
+    return found, move, phi
 
 
 def _unit(columns: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ... import _check, _linear
+from ... import _check
 from ...algorithms import AbstractAlgorithm, AbstractSchedule, FedHSA, LocalSA
 from ...algorithms.local_sa import AbstractOneStep
 from ...problems import Problem
@@ -32,7 +32,7 @@ class RoundMap(NamedTuple):
     offset: np.ndarray
     """$c$, `(d,)`."""
     noise: np.ndarray | None = None
-    """$K$, the response to additive noise, `(M, H, d, d)`; None for agents without observations."""
+    """$K$, the response to additive noise, `(M, H, d, d)`; None if it is not needed."""
 
     def limit_error(self) -> np.ndarray:
         r"""Returns the limit of the error without noise, $(I - \Phi)^{-1} c$."""
@@ -149,13 +149,13 @@ def round_map(problem: Problem, algorithm: AbstractAlgorithm) -> RoundMap:
         [[0.8]]
     """
     joint = Joint(problem, algorithm)
-    if joint.carries_more:
+    if joint.size > problem.dim or len(joint.coins) > 1:
         raise TypeError(
             f"{type(algorithm).__name__} carries more than theta from round to round, or its rounds depend on a "
             "coin. `theory.joint_map` returns the mean map of everything that it carries."
         )
     map = joint.map()
-    return RoundMap(map.transition, map.offset, joint.noise())
+    return RoundMap(map.transition, map.offset)
 
 
 def spectral_radius(problem: Problem, algorithm: AbstractAlgorithm) -> float:
@@ -228,12 +228,6 @@ def noiseless_error(problem: Problem, algorithm: AbstractAlgorithm, *, rounds: i
     start = start_error(problem, theta) + problem.root
     path = Joint(problem, algorithm).parameters(_check.count("rounds", rounds), start)
     return ((path - problem.root) ** 2).sum(-1)
-
-
-def limit_error(map: RoundMap, algorithm: AbstractAlgorithm) -> np.ndarray:
-    r"""Returns $(I - \Phi)^{-1} c$; raises if the method diverges."""
-    require_stable(_linear.spectral_radius(map.transition), type(algorithm).__name__)
-    return np.linalg.solve(np.eye(len(map.offset)) - map.transition, map.offset)
 
 
 def require_stable(growth: float, name: str, *, mean_square: bool = False) -> None:
