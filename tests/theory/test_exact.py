@@ -10,7 +10,7 @@ from fedhsa import tree
 from fedhsa.problems import quadratic
 from fedhsa.sources import Transition
 from fedhsa.theory import exact
-from fedhsa.theory.laws.gaussian import gaussian_law
+from fedhsa.theory.laws.additive import gaussian_law
 from fedhsa.theory.maps.rounds import require_rule
 
 AFFINE = [name for name, case in CASES.items() if case().problem.affine]
@@ -83,7 +83,7 @@ def test_the_law_equals_that_of_the_whole_joint_system(algorithm, start):
     for _ in range(400):
         mean, S = F @ mean + offset, F @ S @ F.T + B @ B.T
         expected.append(mean[:d] @ mean[:d] + np.trace(S[:d, :d]))
-    law = gaussian_law(problem, algorithm, require_rule(algorithm).round_map(-A, b - A @ problem.theta_star))
+    law = gaussian_law(problem, require_rule(algorithm).round_map(-A, b - A @ problem.theta_star), "It")
     np.testing.assert_allclose(law.errors(-problem.theta_star, 400), expected, rtol=1e-9)
     np.testing.assert_allclose(law.stationary().square, expected[-1], rtol=1e-9)
 

@@ -246,22 +246,6 @@ def test_the_largest_step_is_where_the_spectral_radius_is_one():
         assert below < 1 < above
 
 
-@pytest.mark.parametrize("method", [fh.SCAFFLSA, fh.OneExchangeFedHSA, fh.DisSACC])
-@pytest.mark.slow
-def test_floors_under_additive_noise_are_exact(method):
-    """Fixed seeds; 400 of them give standard errors of about 2 %, the tolerance is four of them."""
-    problem, algorithm = CASES["quadratic"]().problem, method(STEP, H)
-    prediction = predict(problem, algorithm)
-    run = fh.simulate(problem, algorithm, rounds=300, seeds=400, every=50)
-    late = run.error[:, 3:].mean(1)
-    assert prediction.basis == "exact"
-    assert abs(late.mean() - prediction.floor) < 4 * late.std() / np.sqrt(len(late))
-    early = run.error[:, 1]
-    law = exact.mean_square_error(problem, algorithm, rounds=50)[-1]
-    assert abs(early.mean() - law) < 4 * early.std() / np.sqrt(len(early))
-    assert exact.floor(problem, algorithm) == pytest.approx(prediction.floor)
-
-
 @pytest.mark.slow
 def test_reach_follows_the_exact_law_of_a_method_that_carries_more():
     """Strongly correlated noise that starts at zero: the error first falls below its floor, then rises to it."""

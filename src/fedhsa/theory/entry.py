@@ -62,16 +62,13 @@ def predict(
     `stable` is None and there is no floor. Nonlinear operators are averaged over the distribution of the agents inside
     their rounds and then linearised, with a warning if this may cause an error above 10 %.
 
-    All of this holds for FedHSA, LocalSA, SynchronisedSA and SA. It also holds if some agents are absent (`Partial`),
-    or if replies are lost, fade, are late or are compressed (`Lossy`, `OverTheAir`, `Delayed`, `RandK`). For codes, and
-    for more than 64 sets of agents, the noise of Markov chains is evaluated at the root. For every other method whose
-    rounds are affine, a class of your own included, the prediction contains the stability, rate and limit of the mean.
-    Under additive VAR(1) noise it is complete, unless the method has a coin, its first round differs from the others,
-    or it carries more than 600 numbers. On finite chains the law is derived from the method's exchanges, with nonlinear
-    operators averaged over the long run; for more than 64 agents or large chains the floor is given as if the noise
-    were additive, and if operators are not affine there is none. For `Averaged`, `GeometricAverage` and
-    `RichardsonRomberg` around any of these, the prediction is for the reported parameter. Step sizes may follow
-    any schedule; if they decrease for ever, there is an error curve and no floor.
+    All of this holds for every method whose rounds are affine, a class of your own included: its law is derived from
+    its exchanges, with coins, absent agents (`Partial`), and replies that are lost, fade, are late or are compressed
+    (`Lossy`, `OverTheAir`, `Delayed`, `RandK`). For codes, and for more than 64 sets of agents, the noise of Markov
+    chains is evaluated at the root. Methods other than FedHSA, LocalSA, SynchronisedSA and SA that carry too much, or
+    have more than 64 agents on chains, get the stability, rate and limit of their mean alone. For `Averaged` and
+    `GeometricAverage` around any of these, the prediction is for the reported parameter. Step sizes may follow any
+    schedule; if they decrease for ever, there is an error curve and no floor.
 
     **Arguments:**
 

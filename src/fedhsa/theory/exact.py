@@ -8,9 +8,9 @@ from .. import _check, _linear
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
 from ..sources import Silent
+from .laws.additive import gaussian_law
 from .laws.finite import finite_law
 from .laws.first_order import noise_is_known
-from .laws.gaussian import gaussian_law
 from .laws.markov import exact_law
 from .laws.moments import AbstractLaw as AbstractLaw
 from .laws.moments import AbstractSteppedLaw
@@ -96,9 +96,8 @@ def law(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = N
         return exact_law(problem, algorithm)
     A, b = problem.affine_parts()
     map = map or rule.round_map(A, A @ problem.root - b)
-    if isinstance(source, Silent):
-        return NoiselessLaw(map, type(algorithm).__name__)
-    return gaussian_law(problem, algorithm, map)
+    name = type(algorithm).__name__
+    return NoiselessLaw(map, name) if isinstance(source, Silent) else gaussian_law(problem, map, name)
 
 
 def mean_square_error(problem: Problem, algorithm: AbstractAlgorithm, *, rounds: int, theta: Any = None) -> np.ndarray:

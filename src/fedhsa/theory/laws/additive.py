@@ -8,8 +8,9 @@ from scipy.linalg import solve_discrete_lyapunov
 
 from ..._linear import spectral_radius, stein_sum, transpose
 from ...problems import Problem
-from ..maps.rounds import LocalRule, require_stable
-from .finite import FiniteLaw, affine_operators, finite_law
+from ...sources import AbstractSource
+from ..maps.rounds import LocalRule, RoundMap, require_stable
+from .finite import FiniteLaw, added_noise, affine_operators, finite_law
 from .moments import AbstractSteppedLaw, Moments, Radius
 
 LARGEST = 2**26
@@ -136,6 +137,21 @@ class AdditiveLaw(AbstractSteppedLaw):
         """Returns the covariance that the noise adds to the state in one round."""
         mixed = (self.Phi @ X @ transpose(self.Psi)).sum(0)
         return mixed + mixed.T + (self.Psi @ Z @ transpose(self.Psi)).sum(0) + self.fresh
+
+
+def gaussian_law(problem: Problem, map: RoundMap, name: str) -> AdditiveLaw:
+    r"""Returns the exact law under VAR(1) noise, $G_i = A_i \theta - b_i + z_i$ with $z_i' = Q_i z_i + \epsilon_i$."""
+    assert map.noise is not None
+    noise = autoregressive(problem.agents.source, map.noise)
+    return AdditiveLaw(map.transition, map.offset, noise, name, basis="exact")
+
+
+def autoregressive(source: AbstractSource, K: np.ndarray) -> HiddenNoise:
+    """Returns VAR(1) noise, sequential or independent, in a round with the response `K`, `(M, H, n, d)`."""
+    M, H, n, d = K.shape
+    Q, fresh, stationary, start = added_noise(source)
+    nothing = np.zeros((H, n, n)), np.zeros((M, H, n, d))
+    return HiddenNoise(Q, K, fresh, *nothing, stationary, start, np.zeros((M, d)))
 
 
 def noise_on_chains(problem: Problem, rule: LocalRule) -> AdditiveLaw | None:

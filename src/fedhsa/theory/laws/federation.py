@@ -19,10 +19,9 @@ from scipy.linalg import block_diag
 from ..._linear import transpose
 from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
-from ...sources import IID
 from ..stability import step_of, with_step
 from .field import field_radius
-from .finite import additive_noise, affine_operators, finite_law, kinds_of
+from .finite import AddedNoise, added_noise, additive_noise, affine_operators, finite_law, kinds_of
 from .moments import NotDerivedError, Steps
 from .pieces import MEAN, ROUNDING, Call, Part, Pieces, Step, apply, pieces_of
 
@@ -35,19 +34,6 @@ FACTORS = np.array([1.0, 0.37, 0.11])
 """Step sizes relative to one, whose rounds reach what those of any step size do."""
 SMALL, ROOM = 1e-10, 2**23
 """The relative size below which a direction is rounding, and the largest size of maps that are followed at once."""
-
-
-class AddedNoise(NamedTuple):
-    r"""Noise $z$ that is added to operators, with $z' = Q z + \epsilon$ at the next observation; axis 0 is agents."""
-
-    Q: np.ndarray
-    """`(M, d, d)`."""
-    fresh: np.ndarray
-    r"""The covariance of $\epsilon$."""
-    stationary: np.ndarray
-    """The covariance of $z$ in the long run."""
-    start: np.ndarray
-    """The covariance of $z$ at the start of a run."""
 
 
 class Outcomes(NamedTuple):
@@ -86,7 +72,9 @@ def outcomes_of(problem: Problem, *, by_state: bool = False) -> Outcomes:
     law = finite_law(problem.agents.source)
     if law is None:
         A, b = problem.affine_parts()
-        return _one_outcome(A, A @ problem.root - b, noise_of(problem))
+        return _one_outcome(
+            A, A @ problem.root - b, None if additive_noise(problem) is None else added_noise(problem.agents.source)
+        )
     A, g = affine_operators(problem, law)
     (M, _, d), S, chain, weights = g.shape, law.num_states, law.chain, law.weights()
     if law.independent and by_state:
@@ -98,18 +86,6 @@ def outcomes_of(problem: Problem, *, by_state: bool = False) -> Outcomes:
         return Outcomes(weights[:, None, :, None], A[:, None], g[:, None], one, one)
     A, g = A.reshape(M, S, -1, d, d), g.reshape(M, S, -1, d)
     return observed(chain.transition, chain.stationary, chain.start, A, g)
-
-
-def noise_of(problem: Problem) -> AddedNoise | None:
-    """Returns the additive noise of the operators; None if there is none."""
-    source, noise = problem.agents.source, additive_noise(problem)
-    if noise is None:
-        return None
-    Q, C = noise.transition, noise.covariance
-    if isinstance(source, IID):
-        return AddedNoise(np.zeros_like(Q), C, C, C)
-    fresh = noise.noise_std[:, None, None] ** 2 * np.eye(Q.shape[-1])
-    return AddedNoise(Q, fresh, C, C if noise.start == "stationary" else np.zeros_like(C))
 
 
 def _one_outcome(A: np.ndarray, g: np.ndarray, noise: AddedNoise | None = None) -> Outcomes:

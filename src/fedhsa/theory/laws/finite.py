@@ -83,6 +83,30 @@ def additive_noise(problem: Problem) -> VAR1 | None:
     return inner if isinstance(problem.agents, QuadraticAgent) and isinstance(inner, VAR1) else None
 
 
+class AddedNoise(NamedTuple):
+    r"""Noise $z$ that is added to operators, with $z' = Q z + \epsilon$ at the next observation; axis 0 is agents."""
+
+    Q: np.ndarray
+    """`(M, d, d)`."""
+    fresh: np.ndarray
+    r"""The covariance of $\epsilon$."""
+    stationary: np.ndarray
+    """The covariance of $z$ in the long run."""
+    start: np.ndarray
+    """The covariance of $z$ at the start of a run."""
+
+
+def added_noise(source: AbstractSource) -> AddedNoise:
+    """Returns the noise of an autoregressive source, sequential or independent."""
+    inner = source.source if isinstance(source, IID) else source
+    assert isinstance(inner, VAR1)
+    Q, covariance = inner.transition, inner.covariance
+    if isinstance(source, IID):
+        return AddedNoise(np.zeros_like(Q), covariance, covariance, covariance)
+    fresh = inner.noise_std[:, None, None] ** 2 * np.eye(Q.shape[-1])
+    return AddedNoise(Q, fresh, covariance, covariance if inner.start == "stationary" else np.zeros_like(covariance))
+
+
 def chain_of(agent: AbstractAgent) -> FiniteChain:
     """Returns the chain behind one agent's observations."""
     law = finite_law(agent.source)

@@ -26,10 +26,9 @@ from ...sources import IID, Silent
 from ..maps.rounds import LocalRule, local_powers, local_rule, require_rule, require_stable
 from ..prediction import Prediction, known_of, undecided, unstable
 from ..stability import Limit, largest_mean_square_step, largest_step
-from .additive import AdditiveLaw, HiddenNoise, chain_noise
+from .additive import AdditiveLaw, HiddenNoise, autoregressive, chain_noise
 from .finite import additive_noise, affine_operators, finite_law
 from .first_order import noise_is_known
-from .gaussian import autoregressive
 from .independent import IndependentNoise
 from .moments import AbstractLaw, MomentLaw, Moments, Radius, RelaxationLaw, TooLargeError
 from .solve import Part, fixed_point, radius
