@@ -287,7 +287,7 @@ def test_only_registered_encrypted_nodes_of_the_right_server_take_part(app, tmp_
                 "--max-retries",
                 "1",
             ]
-            started[name] = net._processes.start(f"node-{name}", arguments)
+            started[name] = net.start(f"node-{name}", arguments)
         # A SuperNode that gets a 403 fails with an exception, of which it says nothing useful, and lingers.
         refused = {"unregistered": "RunNotRunningException", "without-key": "RunNotRunningException"}
         refused |= {"wrong-authority": "CERTIFICATE_VERIFY_FAILED", "plaintext": "Failed to initialize"}

@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Self
+from typing import Any
 
 from fedhsa import _check, _files
 
@@ -18,7 +18,7 @@ _FEDHSA = [sys.executable, "-P", "-m", "fedhsa", "deploy"]
 """The command line of fedhsa; `-P` ensures that a folder `fedhsa` in the current folder is not run instead."""
 
 
-class Network:
+class Network(Processes):
     """A SuperLink with its gate and nodes on loopback: encrypted, authenticated by keys, and removed after the block.
 
     ```python
@@ -39,12 +39,9 @@ class Network:
     - `arguments`: the arguments of each node's command line, `fedhsa deploy node`, by its number.
     - `stock`: whether to start Flower's own SuperNodes instead, which run the server's app.
     - `node_config`: with `stock`, the settings of each node by its number; `partition-id`, `num-partitions` and `keys`
-      are
-        added. The app reads them in `context.node_config`.
-    - `logs`: a folder for the log files, which is kept. Default: the log files are removed with everything else.
+      are added. The app reads them in `context.node_config`.
     - `port`: the port of the gate. Default: a free port.
-    - `environment`: variables added to the environment of all processes.
-    - `patience`: seconds to wait for the SuperLink and for each node to be ready.
+    - `options`: further arguments of `Processes`: `logs`, `environment` and `patience`.
     """
 
     def __init__(
@@ -54,40 +51,28 @@ class Network:
         arguments: Callable[[int], Sequence[str]] = lambda node: (),
         stock: bool = False,
         node_config: Callable[[int], Mapping[str, Value]] = lambda node: {},
-        logs: str | os.PathLike | None = None,
         port: int | None = None,
-        environment: Mapping[str, str] | None = None,
-        patience: float = 120.0,
+        **options: Any,
     ):
+        super().__init__(**options)
         self.nodes, self.stock = _check.count("nodes", nodes), stock
         self._arguments, self._config, self._port = arguments, node_config, port
-        self._processes = Processes(logs, None, environment, patience)
         self._superlink: Kept | None = None
         self._nodes: dict[int, Kept] = {}
         self.node_ids: dict[int, int] = {}
         """Flower's id of each node that is or was online."""
 
-    def __enter__(self) -> Self:
-        with self._processes.starting():
-            self.keys = keys.make_keys(self.folder / "keys", self.nodes)
-            self.address = f"127.0.0.1:{self._port or free_port()}"
-            self._begin_superlink()
-            if not self.stock:  # fedhsa's nodes retry until the gate runs
-                self._launch_all()
-            self._await_superlink()
-            if self.stock:
-                self._launch_all()
-            for i in range(self.nodes):
-                self._await(i)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._processes.close()
-
-    @property
-    def folder(self) -> pathlib.Path:
-        """The temporary folder of this network."""
-        return self._processes.folder
+    def _begin(self) -> None:
+        self.keys = keys.make_keys(self.folder / "keys", self.nodes)
+        self.address = f"127.0.0.1:{self._port or free_port()}"
+        self._begin_superlink()
+        if not self.stock:  # fedhsa's nodes retry until the gate runs
+            self._launch_all()
+        self._await_superlink()
+        if self.stock:
+            self._launch_all()
+        for i in range(self.nodes):
+            self._await(i)
 
     @property
     def superlink_pid(self) -> int | None:
@@ -98,26 +83,6 @@ class Network:
     def node_pids(self) -> dict[int, int]:
         """The process ids of the SuperNodes that run."""
         return {i: node.pid for i, node in sorted(self._nodes.items()) if node.alive}
-
-    def log(self, name: str) -> pathlib.Path:
-        """The log file of `superlink`, `gate`, `node-0`, ..., or `run`."""
-        return self._processes.log(name)
-
-    def run(
-        self,
-        app: str | os.PathLike,
-        config: Mapping[str, Value] | None = None,
-        on_line: Callable[[str], object] | None = None,
-    ) -> int:
-        """Runs a Flower app on this network and returns 0 only if Flower reports that it was completed.
-
-        **Arguments:**
-
-        - `app`: the folder with the app's `pyproject.toml`.
-        - `config`: overrides of `[tool.flwr.app.config]`; its keys must be listed there.
-        - `on_line`: a function that is called with each line of the server's output as it arrives.
-        """
-        return self._processes.run(app, config, on_line)
 
     def stop_node(self, node: int) -> None:
         """Asks a node to leave: it unregisters from the SuperLink, and may return immediately."""
@@ -151,17 +116,17 @@ class Network:
 
     def _begin_superlink(self) -> None:
         words = ["superlink", "--keys", str(self.keys / "server"), "--listen", self.address, "--inner-port", "0"]
-        words += ["--logs", str(self._processes.log("superlink").parent)]
-        self._superlink = self._processes.start("gate", [*_FEDHSA, *words])
+        words += ["--logs", str(self.log("superlink").parent)]
+        self._superlink = self.start("gate", [*_FEDHSA, *words])
 
     def _await_superlink(self) -> None:
-        deadline = time.monotonic() + self._processes.patience
+        deadline = time.monotonic() + self.patience
         assert self._superlink is not None
         while not (found := re.search(r"Runs are started here, at (\S+:\d+)\.", self._superlink.output())):
             if not self._superlink.alive or time.monotonic() > deadline:
-                raise self._processes.failed("gate", "did not start")
+                raise self.failed("gate", "did not start")
             time.sleep(POLL)
-        self._processes.point_to(found[1], self.keys / "server" / "ca.crt")
+        self.point_to(found[1], self.keys / "server" / "ca.crt")
 
     def _launch_all(self) -> None:
         for i in range(self.nodes):
@@ -172,7 +137,7 @@ class Network:
             raise ValueError(f"`node` must be from 0 to {self.nodes - 1}, got {node}.")
         own = self.keys / f"node-{node}"
         if self.stock:
-            settings = self._processes.folder / f"node-{node}.toml"
+            settings = self.folder / f"node-{node}.toml"
             config = {"partition-id": node, "num-partitions": self.nodes, "keys": str(own), **self._config(node)}
             _files.write_text(settings, toml(config))
             words = ["flower-supernode", "--superlink", self.address, "--node-config", str(settings)]
@@ -180,25 +145,25 @@ class Network:
             words += ["--root-certificates", str(own / "ca.crt"), "--auth-supernode-private-key", str(own / "key")]
         else:
             words = [*_FEDHSA, "node", "--superlink", self.address, "--keys", str(own), *self._arguments(node)]
-        self._nodes[node] = self._processes.start(f"node-{node}", words)
+        self._nodes[node] = self.start(f"node-{node}", words)
 
     def _await(self, node: int) -> None:
         """Waits until the SuperLink has let a node in, and restarts the node while it is rejected."""
-        deadline = time.monotonic() + self._processes.patience
+        deadline = time.monotonic() + self.patience
         while True:
             # The log lines of a stock node and of a fedhsa node when the SuperLink has let it in.
             if found := re.findall(r"(?:SuperNode ID:|as Flower's node) (\d+)", self._nodes[node].output()):
                 self.node_ids[node] = int(found[-1])
                 return
             if self._superlink is not None and not self._superlink.alive:
-                raise self._processes.failed("gate", "ended while the nodes were starting")
+                raise self.failed("gate", "ended while the nodes were starting")
             late = time.monotonic() > deadline
             if not self._nodes[node].alive:
                 if late or not re.search("Failed to activate|address already in use", self._nodes[node].output(), re.I):
-                    raise self._processes.failed(f"node-{node}", "ended before it was online")
+                    raise self.failed(f"node-{node}", "ended before it was online")
                 self._launch(node)
             elif late:
-                raise self._processes.failed(f"node-{node}", f"was not online after {self._processes.patience:g} s")
+                raise self.failed(f"node-{node}", f"was not online after {self.patience:g} s")
             time.sleep(POLL)
 
     def _running(self, node: int) -> "Kept":
@@ -228,10 +193,6 @@ def run_on(
     authority = None if root_certificates is None else pathlib.Path(root_certificates).absolute()
     if authority is not None and not authority.is_file():
         raise FileNotFoundError(f"`root_certificates`: there is no file {str(authority)!r}.")
-    processes = Processes(None, None, None, 120.0)
-    with processes.starting():
+    with Processes() as processes:
         processes.point_to(address, authority)
-    try:
         return processes.run(app, config, on_line)
-    finally:
-        processes.close()

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Self
 
 from fedhsa import _files
 from fedhsa._extras import install
@@ -58,26 +59,31 @@ def toml(settings: Mapping[str, Value]) -> str:
     """Settings as a TOML file, which can contain any text; Flower's `key=value` options cannot."""
     lines = []
     for name, value in settings.items():
-        if isinstance(value, bool):
-            text = "true" if value else "false"
-        elif isinstance(value, str):
-            text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-        elif isinstance(value, int | float):
-            text = repr(value)
-        else:
+        if not isinstance(value, Value):
             raise ValueError(f"`{name}` must be a text, number or truth value, got {type(value).__name__}: {value!r}.")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        text = repr(value) if is_number else json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         lines.append(f"{json.dumps(name)} = {text}\n")
     return "".join(lines)
 
 
 class Processes:
-    """The temporary folder, the environment and the processes of one federation, and the commands on it."""
+    """The temporary folder, the environment and the processes of one federation, and the commands on it.
+
+    **Arguments:**
+
+    - `logs`: a folder for the log files, which is kept. Default: the log files are removed with everything else.
+    - `environment`: variables added to the environment of all processes.
+    - `patience`: seconds that a process may take to be ready.
+    """
 
     def __init__(
-        self, logs: str | os.PathLike | None, port: int | None, environment: Mapping[str, str] | None, patience: float
+        self,
+        logs: str | os.PathLike | None = None,
+        environment: Mapping[str, str] | None = None,
+        patience: float = 120.0,
     ):
-        self._scripts = os.path.dirname(sys.executable)
-        path = os.pathsep.join([self._scripts, os.environ.get("PATH", os.defpath)])
+        path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
         if shutil.which("flower-superlink", path=path) is None:
             raise ModuleNotFoundError(
                 f"Flower is not installed for {sys.executable}. Install it with {install('flower')}."
@@ -85,60 +91,54 @@ class Processes:
         # Flower starts its own helpers by name, so they must be found even when no environment is activated.
         self._environment = dict(os.environ) | dict(environment or {}) | {"PATH": path}
         self._logs = None if logs is None else pathlib.Path(logs).absolute()
-        self._port = port
         self.patience = patience
         self._kept: list[Kept] = []
-        self._life = self._janitor = self._handler = None
 
-    @contextlib.contextmanager
-    def starting(self) -> Iterator[None]:
-        """Makes the folder, and removes it if a later step fails."""
+    def __enter__(self) -> Self:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="fedhsa-"))  # mode 0700
+        reading, self._life = os.pipe()
+        # Ends, and removes the folder, when this process and all keepers have closed their end of the pipe.
+        self._janitor = subprocess.Popen(
+            [sys.executable, "-I", _KEEPER, "remove", str(self.folder)],
+            stdin=reading,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        os.close(reading)
+        self._handler = None
         try:
-            reading, self._life = os.pipe()
-            # Ends, and removes the folder, when this process and all keepers have closed their end of the pipe.
-            self._janitor = subprocess.Popen(
-                [sys.executable, "-I", _KEEPER, "remove", str(self.folder)],
-                stdin=reading,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-            os.close(reading)
-            if self._logs is None:
-                self._logs = self.folder / "logs"
-            self._logs.mkdir(parents=True, exist_ok=True)
+            self.log("run").parent.mkdir(parents=True, exist_ok=True)
             (self.folder / "tmp").mkdir()
             # A terminated process must unwind its blocks, as an interrupted one does.
             in_main = threading.current_thread() is threading.main_thread()
             if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
                 self._handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-            yield
+            self._begin()
         except BaseException:
-            self.close()
+            self.__exit__()
             raise
+        return self
 
-    def close(self) -> None:
+    def _begin(self) -> None:
+        """Starts the processes that run from the beginning of the block."""
+
+    def __exit__(self, *_: object) -> None:
         """Ends every process and removes the folder. All keepers are notified before any is waited for."""
-        kept, self._kept = self._kept, []
-        for process in kept:
+        for process in self._kept:
             process.let_go()
-        left = [process.pid for process in kept if not process.gone()]
-        if self._life is not None:
-            os.close(self._life)
-            self._life = None
-        if self._janitor is not None and not left:
+        left = [process.pid for process in self._kept if not process.gone()]
+        os.close(self._life)
+        if not left:
             self._janitor.wait()
-            self._janitor = None
         if self._handler is not None:
             signal.signal(signal.SIGTERM, self._handler)
-            self._handler = None
         if left:
             raise RuntimeError(f"Could not end the Flower processes {left} and what they started; end them by hand.")
 
     def log(self, name: str) -> pathlib.Path:
-        assert self._logs is not None
-        return self._logs / f"{name}.log"
+        """The log file of `superlink`, `gate`, `node-0`, ..., or `run`."""
+        return (self._logs or self.folder / "logs") / f"{name}.log"
 
     def environment(self, machine: str) -> dict[str, str]:
         """The environment of one machine of the federation: its own home folder, and no telemetry."""
@@ -158,7 +158,6 @@ class Processes:
         self, name: str, arguments: Sequence[str], *, stream: bool = False, where: pathlib.Path | None = None
     ) -> "Kept":
         """Starts a command under a keeper, with its own folder and log file; `where` is another folder."""
-        assert self._life is not None, "the network is closed"
         # All of Flower's commands on the SuperLink run on one machine.
         machine = name if name.startswith(("superlink", "gate", "node-")) else "user"
         home = self.folder / machine
@@ -170,27 +169,29 @@ class Processes:
     def failed(self, name: str, what: str) -> RuntimeError:
         return RuntimeError(f"Flower's {name} {what}. The end of its log:\n{tail(self.log(name))}")
 
-    def superlink(self, arguments: Sequence[str], authority: pathlib.Path) -> "Kept":
-        """Starts a SuperLink in the current folder, to which its runs write results; waits until it answers."""
-        chosen, here = self._port, pathlib.Path.cwd()
+    def superlink(
+        self, arguments: Sequence[str], authority: pathlib.Path, chosen: int | None = None
+    ) -> tuple["Kept", int]:
+        """Starts a SuperLink in the current folder, to which its runs write results; waits until it answers.
+
+        Returns its process and its port, which is `chosen` or a free one.
+        """
         for _ in range(5):
             port = chosen or free_port()
             command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(port), *arguments]
-            process = self.start("superlink", [*command, "--disable-runtime-dependency-installation"], where=here)
+            command += ["--disable-runtime-dependency-installation"]
+            process = self.start("superlink", command, where=pathlib.Path.cwd())
             deadline = time.monotonic() + self.patience
             while not (answered := _answers(port, authority)) and process.alive and time.monotonic() < deadline:
                 time.sleep(POLL)
             if process.alive and answered:
-                break
+                return process, port
             taken = "address already in use" in process.output()
             process.kill()
             if chosen is not None or not taken:
                 hint = f": port {port} is taken, name another `port`" if taken else ""
                 raise self.failed("superlink", f"did not start{hint}")
-        else:
-            raise self.failed("superlink", "found no free port")
-        self.address = f"127.0.0.1:{port}"
-        return process
+        raise self.failed("superlink", "found no free port")
 
     def point_to(self, address: str, authority: pathlib.Path | None) -> None:
         """Configures Flower's command line: the address of the SuperLink, and the authority of its certificate."""
@@ -201,9 +202,17 @@ class Processes:
     def run(
         self,
         app: str | os.PathLike,
-        config: Mapping[str, Value] | None,
-        on_line: Callable[[str], object] | None,
+        config: Mapping[str, Value] | None = None,
+        on_line: Callable[[str], object] | None = None,
     ) -> int:
+        """Runs a Flower app on the federation and returns 0 only if Flower reports that it was completed.
+
+        **Arguments:**
+
+        - `app`: the folder with the app's `pyproject.toml`.
+        - `config`: overrides of `[tool.flwr.app.config]`; its keys must be listed there.
+        - `on_line`: a function that is called with each line of the server's output as it arrives.
+        """
         app = pathlib.Path(app).absolute()
         if not (app / "pyproject.toml").is_file():
             raise FileNotFoundError(f"`app`: {str(app)!r} has no pyproject.toml. Name the folder of a Flower app.")

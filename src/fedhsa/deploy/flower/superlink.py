@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ..signing import Identity
 from . import fleet
 from .gate import Gate, GateLimits
-from .processes import Kept, Processes
+from .processes import Processes
 
 LOOK = 1.0
 """Seconds between checks of whether the register has changed and the SuperLink still runs."""
@@ -50,33 +50,10 @@ def run_superlink(
     """
     folder = server_keys(keys)
     _check_free(host, port)
-    processes = Processes(logs, inner, None, patience)
-    with processes.starting():
-        tls = ["--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key"]
-        arguments = [str(folder / word) if not word.startswith("--") else word for word in tls]
-        superlink = processes.superlink([*arguments, "--enable-supernode-auth"], folder / "ca.crt")
-    try:
-        inside = int(processes.address.rpartition(":")[2])
-        gate = Gate(folder, inside, limits)
-        asyncio.run(_serve(gate, folder, inside, host, port, superlink, processes, tell))
-    finally:
-        processes.close()
-
-
-async def _serve(
-    gate: Gate,
-    folder: pathlib.Path,
-    inside: int,
-    host: str,
-    port: int,
-    superlink: Kept,
-    processes: Processes,
-    tell: Callable[[str], object],
-) -> None:
-    known: dict[bytes, str] = {}
 
     async def admit() -> None:
         """Adds the register's keys to the SuperLink; the gate refuses keys that are removed from the register."""
+        known: dict[bytes, str] = {}
         while True:
             names = {key: name for key, (name, _) in gate.register.keys().items()}
             new, gone = names.keys() - known.keys(), known.keys() - names.keys()
@@ -87,17 +64,23 @@ async def _serve(
             for words, who in told.items():
                 if who:
                     tell(f"{words}: {', '.join(sorted(who))}.")
-            for key in gone:
-                del known[key]
-            known.update(names)
+            known = names
             if not superlink.alive:
                 raise processes.failed("superlink", "has ended")
             await asyncio.sleep(LOOK)
 
     def ready(opened: int) -> None:
-        tell(f"Nodes reach the gate at {host}:{opened}. Runs are started here, at {processes.address}.")
+        tell(f"Nodes reach the gate at {host}:{opened}. Runs are started here, at 127.0.0.1:{inside}.")
 
-    await asyncio.gather(admit(), gate.serve(host, port, ready))
+    async def serve() -> None:
+        await asyncio.gather(admit(), gate.serve(host, port, ready))
+
+    with Processes(logs, patience=patience) as processes:
+        tls = {"--ssl-ca-certfile": "ca.crt", "--ssl-certfile": "server.pem", "--ssl-keyfile": "server.key"}
+        arguments = [word for option, name in tls.items() for word in (option, str(folder / name))]
+        superlink, inside = processes.superlink([*arguments, "--enable-supernode-auth"], folder / "ca.crt", inner)
+        gate = Gate(folder, inside, limits)
+        asyncio.run(serve())
 
 
 def _check_free(host: str, port: int) -> None:
