@@ -9,7 +9,6 @@ import os
 import pathlib
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -55,8 +54,12 @@ class Target(NamedTuple):
 class AbstractExporter(abc.ABC):
     """Computes metrics from events and returns them as text; safe to use from several threads."""
 
-    def __init__(self):
+    def __init__(self, **common: str):
         self._lock = threading.Lock()
+        self._common = common
+        """The labels of all metrics."""
+        self._values: dict[str, dict[tuple, float]] = {name: {} for name in HELP}
+        """The values of each metric by its other labels, pairs of name and value."""
 
     def __call__(self, event: dict[str, Any]) -> None:
         """Updates the metrics with an event."""
@@ -66,13 +69,19 @@ class AbstractExporter(abc.ABC):
     def text(self) -> str:
         """All metrics in Prometheus' text format."""
         with self._lock:
-            return "".join(f"{line}\n" for line in self._lines())
+            families = [_family(name, self._common, values) for name, values in self._values.items()]
+        return "".join(f"{line}\n" for lines in families for line in lines)
 
     @abc.abstractmethod
     def _take(self, event: dict[str, Any]) -> None: ...
 
-    @abc.abstractmethod
-    def _lines(self) -> Iterator[str]: ...
+    def _set(self, labels: dict[str, Any], /, **values: float) -> None:
+        for name, value in values.items():
+            self._values[name][tuple(labels.items())] = value
+
+    def _add(self, labels: dict[str, Any], /, **amounts: float) -> None:
+        for name, amount in amounts.items():
+            self._set(labels, **{name: self._values[name].get(tuple(labels.items()), 0.0) + amount})
 
 
 class Exporter(AbstractExporter):
@@ -85,70 +94,48 @@ class Exporter(AbstractExporter):
         'fedhsa_site_absences_total{run="a1",agent="2"} 0'
     """
 
-    def __init__(self):
-        super().__init__()
-        self._run, self._agents = "", 0
-        self._numbers: dict[str, float] = {}
-        self._rejected = Counter[str]()
-        self._up: dict[int, float] = {}
-        self._seen: dict[int, float] = {}
-        self._absences: dict[int, float] = {}
-        self._metrics: dict[str, dict[str, Any]] = {}
-
     def _take(self, event: dict[str, Any]) -> None:
-        kind, numbers = event["event"], self._numbers
+        kind = event["event"]
         if kind in ("started", "resumed"):
-            self._run, self._agents = event["run"], event["agents"]
-            numbers |= {"running": 1.0, "rounds": event["rounds"], "round": event["round"], "agents": event["agents"]}
-            for total in _TOTALS:
-                numbers.setdefault(total, 0.0)
-            self._up = dict.fromkeys(range(self._agents), 0.0)
-            self._absences = dict.fromkeys(range(self._agents), 0.0)
+            self._common, self._agents = {"run": event["run"]}, range(event["agents"])
+            self._set({}, running=1.0, rounds=event["rounds"], round=event["round"], agents=event["agents"])
+            self._add({}, round_seconds_total=0.0, bytes_down_total=0.0, bytes_up_total=0.0, attempts_total=0.0)
+            for code in CODES:
+                self._add({"code": code}, rejected_messages_total=0.0)
+            for agent in self._agents:
+                self._set({"agent": agent}, site_up=0.0, site_absences_total=0.0)
         elif kind == "round":
-            numbers |= {"round": event["round"], "agents_answering": event["agents"], "round_seconds": event["seconds"]}
-            numbers["agents_absent"] = len(event["absent"])
-            for name in ("error", "operator_norm", "movement"):
-                numbers[name] = _float(event.get(name))
-            numbers["round_seconds_total"] = numbers.get("round_seconds_total", 0.0) + event["seconds"]
-            for name in ("bytes_down", "bytes_up", "attempts"):
-                numbers[f"{name}_total"] = numbers.get(f"{name}_total", 0.0) + event[name]
-            absent, now = set(event["absent"]), _timestamp(event)
-            for agent in range(self._agents):
-                self._up[agent] = float(agent not in absent)
-                self._absences[agent] += agent in absent
+            absent = event["absent"]
+            self._set({}, round=event["round"], agents_answering=event["agents"], agents_absent=len(absent))
+            self._set({}, round_seconds=event["seconds"])
+            self._set({}, **{name: _float(event.get(name)) for name in ("error", "operator_norm", "movement")})
+            self._add({}, round_seconds_total=event["seconds"])
+            self._add({}, **{f"{name}_total": event[name] for name in ("bytes_down", "bytes_up", "attempts")})
+            for agent in self._agents:
+                self._set({"agent": agent}, site_up=float(agent not in absent))
+                self._add({"agent": agent}, site_absences_total=float(agent in absent))
                 if agent not in absent:
-                    self._seen[agent] = now
-            self._metrics = event.get("measured", {}).get("metrics", self._metrics)
+                    self._set({"agent": agent}, site_last_seen_timestamp_seconds=_timestamp(event))
+            if "measured" in event:
+                self._measure(event["measured"]["metrics"])
         elif kind == "measured":
-            self._metrics = event["metrics"]
+            self._measure(event["metrics"])
         elif kind == "rejected":
-            self._rejected[_known(event.get("code"))] += 1
+            self._add({"code": _known(event.get("code"))}, rejected_messages_total=1.0)
         elif kind == "missing":
-            self._up |= dict.fromkeys(event["agents"], 0.0)
+            for agent in event["agents"]:
+                self._set({"agent": agent}, site_up=0.0)
         elif kind in ("finished", "failed", "interrupted", "diverged"):
-            numbers["running"] = 0.0
+            self._set({}, running=0.0)
         if "time" in event:
-            numbers["last_event_timestamp_seconds"] = _timestamp(event)
+            self._set({}, last_event_timestamp_seconds=_timestamp(event))
 
-    def _lines(self) -> Iterator[str]:
-        run = {"run": self._run}
-        for name in SERVER:
-            if name in self._numbers:
-                yield from _family(name, [(run, self._numbers[name])])
-        if "rounds" in self._numbers:
-            codes = [({**run, "code": code}, float(self._rejected[code])) for code in CODES]
-            yield from _family("rejected_messages_total", codes)
-        found = self._metrics.items()
-        yield from _family("metric_mean", [({**run, "metric": m}, _float(values["mean"])) for m, values in found])
-        each = [
-            ({**run, "metric": name, "agent": str(agent)}, _float(value))
-            for name, values in found
-            for agent, value in enumerate(values["agents"])
-        ]
-        yield from _family("metric", each)
-        sites = {"site_last_seen_timestamp_seconds": self._seen, "site_up": self._up}
-        for name, values in (sites | {"site_absences_total": self._absences}).items():
-            yield from _family(name, [({**run, "agent": str(agent)}, value) for agent, value in values.items()])
+    def _measure(self, metrics: dict[str, dict[str, Any]]) -> None:
+        self._values |= {"metric_mean": {}, "metric": {}}
+        for name, found in metrics.items():
+            self._set({"metric": name}, metric_mean=_float(found["mean"]))
+            for agent, value in enumerate(found["agents"]):
+                self._set({"metric": name, "agent": agent}, metric=_float(value))
 
 
 class NodeExporter(AbstractExporter):
@@ -164,43 +151,33 @@ class NodeExporter(AbstractExporter):
     """
 
     def __init__(self, number: int):
-        super().__init__()
-        self._agent = {"agent": str(number)}
+        super().__init__(agent=str(number))
         self._run = ""
-        self._round = self._epsilon = self._last = math.nan
-        self._sent, self._refused = Counter[str](), Counter[str]()
-        self._totals = dict.fromkeys(("bytes_up", "bytes_down", "answer_seconds"), 0.0)
-        self._metrics: dict[str, float] = {}
+        for kind in ("present", "reply", "measured"):
+            self._add({"kind": kind}, node_answers_total=0.0)
+        for code in CODES:
+            self._add({"code": code}, node_refusals_total=0.0)
+        self._add({}, node_bytes_up_total=0.0, node_bytes_down_total=0.0, node_answer_seconds_total=0.0)
 
     def _take(self, event: dict[str, Any]) -> None:
         match event["event"]:
             case "sent":
-                self._sent[event["kind"]] += 1
-                self._run = event["run"]
-                if event["kind"] == "reply":
-                    self._round = event["round"]
-                self._epsilon = _float(event.get("epsilon"))
-                self._last = _timestamp(event) if "time" in event else math.nan
+                kind, self._run = event["kind"], event["run"]
+                if kind in ("present", "reply", "measured"):
+                    self._add({"kind": kind}, node_answers_total=1.0)
+                if kind == "reply":
+                    self._values["node_round"] = {(("run", self._run),): event["round"]}
+                self._values["node_epsilon_spent"] = {(("run", self._run),): _float(event.get("epsilon"))}
+                self._set({}, node_last_sent_timestamp_seconds=_timestamp(event) if "time" in event else math.nan)
             case "refused":
-                self._refused[_known(event.get("code"))] += 1
+                self._add({"code": _known(event.get("code"))}, node_refusals_total=1.0)
             case "answered":
-                self._totals["answer_seconds"] += event["seconds"]
-                self._totals["bytes_down"] += event["bytes_down"]
-                self._totals["bytes_up"] += event["bytes_up"]
-                self._metrics = event.get("measured", self._metrics)
-
-    def _lines(self) -> Iterator[str]:
-        own, of_run = self._agent, {**self._agent, "run": self._run}
-        sent = [({**own, "kind": kind}, float(self._sent[kind])) for kind in ("present", "reply", "measured")]
-        yield from _family("node_answers_total", sent)
-        refused = [({**own, "code": code}, float(self._refused[code])) for code in CODES]
-        yield from _family("node_refusals_total", refused)
-        for name, value in self._totals.items():
-            yield from _family(f"node_{name}_total", [(own, value)])
-        yield from _family("node_round", [(of_run, self._round)])
-        yield from _family("node_epsilon_spent", [(of_run, self._epsilon)])
-        yield from _family("node_last_sent_timestamp_seconds", [(own, self._last)])
-        yield from _family("node_metric", [({**of_run, "metric": m}, value) for m, value in self._metrics.items()])
+                self._add({}, node_answer_seconds_total=event["seconds"])
+                self._add({}, node_bytes_down_total=event["bytes_down"], node_bytes_up_total=event["bytes_up"])
+                if "measured" in event:
+                    self._values["node_metric"] = {}
+                    for name, value in event["measured"].items():
+                        self._set({"run": self._run, "metric": name}, node_metric=value)
 
 
 CODES = (
@@ -208,7 +185,7 @@ CODES = (
     *("mismatch", "missed", "non-finite", "oversized", "stale", "unavailable", "unknown", "other"),
 )
 """The codes of rejections. Any other code counts as the last one, so that strangers cannot add time series."""
-SERVER = {
+HELP = {
     "running": "1 while the run goes on, 0 afterwards.",
     "round": "Rounds that are done.",
     "rounds": "Rounds that were asked for.",
@@ -224,9 +201,6 @@ SERVER = {
     "bytes_up_total": "Bytes received from sites.",
     "attempts_total": "Attempts at rounds.",
     "last_event_timestamp_seconds": "When something last happened.",
-}
-"""The server's metrics that have a single value, with their descriptions."""
-HELP = SERVER | {
     "rejected_messages_total": "Messages that the server rejected, and refusals of sites, by their code.",
     "metric_mean": "What sites measured, averaged with their weights.",
     "metric": "What the site of an agent measured on its own data.",
@@ -244,23 +218,21 @@ HELP = SERVER | {
     "node_metric": "What this node measured on its own data and sent.",
 }
 """All metrics of server and node; their names begin with `fedhsa_`."""
-_TOTALS = [name for name in SERVER if name.endswith("_total")]
 
 
 def _known(code: Any) -> str:
     return code if code in CODES else "other"
 
 
-def _family(name: str, samples: list[tuple[dict[str, str], float]]) -> Iterator[str]:
+def _family(name: str, common: dict[str, str], values: dict[tuple, float]) -> list[str]:
     """The lines of one metric, without unknown values."""
-    known = [(labels, value) for labels, value in samples if not math.isnan(value)]
-    if not known:
-        return
-    yield f"# HELP fedhsa_{name} {HELP[name]}"
-    yield f"# TYPE fedhsa_{name} {'counter' if name.endswith('_total') else 'gauge'}"
-    for labels, value in known:
-        listed = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
-        yield f"fedhsa_{name}{{{listed}}} {_written(value)}"
+    lines = []
+    for own, value in values.items():
+        if not math.isnan(value):
+            listed = ",".join(f'{label}="{_escaped(str(text))}"' for label, text in (*common.items(), *own))
+            lines.append(f"fedhsa_{name}{{{listed}}} {_written(value)}")
+    kind = "counter" if name.endswith("_total") else "gauge"
+    return [f"# HELP fedhsa_{name} {HELP[name]}", f"# TYPE fedhsa_{name} {kind}", *lines] if lines else []
 
 
 def _escaped(text: str) -> str:
