@@ -10,9 +10,9 @@ import pytest
 
 import fedhsa as fh
 from cases import CASES
-from federation import ALGORITHMS, Federation, Scripted, kill_at, scripted, theta
+from federation import ALGORITHMS, Federation, kill_at, scripted, theta
 from fedhsa import tree
-from fedhsa.deploy import Faults, FederationError, Killed, MemoryTransport, Missing, RejectedError, Server, Store, Task
+from fedhsa.deploy import Faults, FederationError, Killed, MemoryTransport, Missing, RejectedError, Store, Task
 from fedhsa.deploy import journal as journals
 from fedhsa.deploy.server import BOOT, _DivergedError, _RestartRoundError
 from fedhsa.deploy.store import BusyError
@@ -605,17 +605,6 @@ def test_the_policy_is_in_the_result(tmp_path):
     problem = CASES["td"]().problem
     result = fh.deploy.federate(problem, ALGORITHMS["FedHSA"], rounds=1, missing=Missing("skip", 5.0, 2))
     assert result.settings["deploy"]["missing"] == {"action": "skip", "patience": 5.0, "at_least": 2}
-
-
-def test_the_records_of_a_long_run_are_converted_once():
-    server = Server(Federation(None).task, Scripted(lambda site: None, 3), [[0], [1], [2]])
-    record = server.progress.records[0]._replace(bytes_down=7)
-    server.progress = server.progress._replace(records=[record] * 1000)
-    server._table(server.progress.records)[500, 4] = -1
-    server.progress.records.append(record)
-    table = server._table(server.progress.records)
-    assert table.shape == (1001, len(record))
-    assert np.flatnonzero(table[:, 4] != 7).tolist() == [500]  # only what was new was looked at
 
 
 @pytest.fixture

@@ -3,10 +3,11 @@
 import contextlib
 import dataclasses
 import datetime
+import itertools
 import pathlib
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -56,34 +57,16 @@ class Progress(NamedTuple):
     failed_round: int
 
 
-class RecordTable:
-    """Records as one array for a checkpoint after every round; only new records are converted.
+def record_rows(records: Sequence[Record]) -> np.ndarray:
+    """Records as the rows of an array."""
+    return np.fromiter(itertools.chain.from_iterable(records), float).reshape(-1, len(Record._fields))
 
-    **Arguments:**
 
-    - `start`: the number of records that are saved elsewhere.
-    """
-
-    def __init__(self, start: int = 0):
-        self.start = start
-        self._rows, self._known = np.zeros((0, len(Record._fields))), 0
-
-    def __call__(self, records: list[Record]) -> np.ndarray:
-        """The records after the first `start`; `records` must extend those of the last call."""
-        count = len(records) - self.start
-        if count > len(self._rows):
-            self._rows = np.concatenate([self._rows, np.zeros((count, len(Record._fields)))])
-        for number in range(min(self._known, count), count):
-            self._rows[number] = records[self.start + number]
-        self._known = count
-        return self._rows[:count]
-
-    @staticmethod
-    def read(rows: np.ndarray) -> list[Record]:
-        """Returns the records in an array that `RecordTable` made."""
-        whole = ("agents", "bytes_down", "bytes_up", "attempts")
-        records = [Record(*row) for row in rows.tolist()]  # files of earlier versions have no `movement`
-        return [record._replace(**{name: int(getattr(record, name)) for name in whole}) for record in records]
+def read_records(rows: np.ndarray) -> list[Record]:
+    """The records in an array that `record_rows` made."""
+    whole = ("agents", "bytes_down", "bytes_up", "attempts")
+    records = [Record(*row) for row in rows.tolist()]  # files of earlier versions have no `movement`
+    return [record._replace(**{name: int(getattr(record, name)) for name in whole}) for record in records]
 
 
 def carry_out(

@@ -55,6 +55,10 @@ class Schema:
         """The schema as JSON values, for comparison."""
         return [[leaf.name, list(leaf.shape), leaf.dtype] for leaf in self.leaves]
 
+    def zeros(self) -> PyTree:
+        """The pytree with a zero for every number."""
+        return self.structure.unflatten([np.zeros(leaf.shape, leaf.dtype) for leaf in self.leaves])
+
     def split(self, values: PyTree) -> dict[str, np.ndarray]:
         """The arrays of a pytree by their names."""
         arrays = self.structure.flatten_up_to(values)

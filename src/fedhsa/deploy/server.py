@@ -22,27 +22,15 @@ from .._types import precision
 from ..algorithms import Replies
 from ..engine import batch
 from ..engine.run import DIVERGED
+from . import secure
 from .compiled import Compiled
 from .journal import FILE, Journal
 from .measure import MOST, THETA, VALUES, Measurements, SiteReport
 from .missing import Missing
 from .outcome import FederationError as FederationError
-from .outcome import Progress, Record, RecordTable
+from .outcome import Progress, Record, read_records, record_rows
 from .plan import Plan
 from .schema import Schema, for_agents, is_common, is_finite
-from .secure import (
-    ACCEPTED,
-    KEYS,
-    OFFER,
-    OFFER_BYTES,
-    ROSTER,
-    make_roster,
-    read_accepted,
-    read_masked,
-    read_offer,
-    unmask,
-)
-from .secure import check as check_secure
 from .site import HELLO, JUMP, MEASURE
 from .store import Rows, Store, check_run_name, set_aside
 from .task import Task
@@ -51,8 +39,6 @@ from .wire import Packet, RejectedError, pack, unpack, words
 
 BOOT = 2**36
 """Each start of the server numbers its attempts from the next multiple of this, so that no number occurs twice."""
-
-
 TAIL = 256
 """The number of records in a checkpoint. Older records are in a separate file, which grows by this many at a time."""
 
@@ -142,7 +128,7 @@ class Server:
         self.site_of = {int(numbers[0]): site for site, numbers in enumerate(self.sites)}
         self.secure = task.secure
         if task.secure:
-            check_secure(task, self.missing, len(self.sites))
+            secure.check(task, self.missing, len(self.sites))
         # The sites that have each other's keys, and the digest of the keys.
         self._agreed: tuple[set[int], str] | None = None
         self._asked, self._left_over = False, 0
@@ -158,7 +144,7 @@ class Server:
         room = 8 * (MOST + 1) * max(map(len, self.sites))  # for the sites' measurements
         self._limits = [max(s[i][2].num_bytes for s in self.schemas) + room for i in range(len(self.schemas[0]))]
         if task.secure:
-            self._limits = [limit + OFFER_BYTES for limit in self._limits]
+            self._limits = [limit + secure.OFFER_BYTES for limit in self._limits]
         self.measurements = Measurements(task.num_agents)
         self._reports: dict[int, SiteReport] = {}  # of the current round
         self._measures: dict[int, bool] = {}  # whether a site measures anything, for sites that have been asked
@@ -183,7 +169,6 @@ class Server:
         self._gave_up: dict[int, int] = {}  # per site, the number of consecutive rounds given up because of it
         self._rests: dict[int, int] = {}  # with `skip`: the round in which a failing site is asked again
         self._short_since: float | None = None
-        self._table = RecordTable()
         self._size = 1 + np.abs(task.theta).max() + (0 if theta_star is None else np.abs(theta_star).max())
         with precision(task.dtype):
             server = _initial_server(task.settings, jnp.asarray(task.theta, task.dtype))
@@ -216,10 +201,9 @@ class Server:
             header["round"],
             self._server_schema.structure.unflatten(leaves),
             arrays["counted"],
-            RecordTable.read(np.concatenate([records, arrays["records"]]) if len(records) else arrays["records"]),
+            read_records(np.concatenate([records, arrays["records"]]) if len(records) else arrays["records"]),
             header["failed_round"],
         )
-        self._table = RecordTable(len(records))
         measured = self._measured.read(header.get("measured", (0, 0)))
         self.measurements = Measurements.read(self.task.num_agents, arrays, measured)
 
@@ -384,8 +368,7 @@ class Server:
             self._agree(t, cohort)
         for number, exchange in enumerate(self._exchanges):
             index = np.asarray(t)
-            message = self._sends[number](server, index)
-            message = tree.to_host(message)
+            message = tree.to_host(self._sends[number](server, index))
             if not is_finite(message):
                 raise _DivergedError
             self._tokens = {}
@@ -416,9 +399,9 @@ class Server:
         """Distributes the public keys among the sites of a round, unless they already have them."""
         if self._agreed is not None and self._agreed[0] == cohort:
             return
-        offers = self._collect(t, 0, self._ask_all(KEYS, t, cohort, {}), OFFER)
-        roster = make_roster({int(self.sites[site][0]): offer for site, offer in offers.items()})
-        digests = self._collect(t, 0, self._ask_all(ROSTER, t, cohort, roster), ACCEPTED)
+        offers = self._collect(t, 0, self._ask_all(secure.KEYS, t, cohort, {}), secure.OFFER)
+        roster = secure.make_roster({int(self.sites[site][0]): offer for site, offer in offers.items()})
+        digests = self._collect(t, 0, self._ask_all(secure.ROSTER, t, cohort, roster), secure.ACCEPTED)
         if len(set(digests.values())) > 1:
             raise _RestartRoundError(min(cohort))
         self._agreed = set(cohort), next(iter(digests.values()))
@@ -429,7 +412,7 @@ class Server:
 
     def _unmask(self, t: int, number: int, answers: dict[int, Any]) -> dict[int, PyTree]:
         """The sum as the first agent's reply and zeros for all others, since the server has only the sum."""
-        total = unmask(answers, {site: len(numbers) for site, numbers in enumerate(self.sites)})
+        total = secure.unmask(answers, {site: len(numbers) for site, numbers in enumerate(self.sites)})
         if total is None:
             self._agreed, self._left_over = None, self._left_over + 1
             if self._left_over > 2:
@@ -439,15 +422,12 @@ class Server:
                 )
             raise _RestartRoundError(min(answers))
         self._left_over = 0
-        placed: dict[int, PyTree] = {}
-        for site in sorted(answers):
-            schema = self.schemas[site][number][2]
-            rows = {leaf.name: np.zeros(leaf.shape, leaf.dtype) for leaf in schema.leaves}
-            if not placed:
-                for name, sums in total.items():
-                    rows[name][:1] = sums
-            placed[site] = schema.join(rows)
-        return placed
+        first = min(answers)
+        schema = self.schemas[first][number][2]
+        rows = schema.split(schema.zeros())
+        for name, sums in total.items():
+            rows[name][:1] = sums
+        return {site: self.schemas[site][number][2].zeros() for site in answers} | {first: schema.join(rows)}
 
     def _cohort(self, candidates: set[int] | None = None) -> set[int]:
         """The sites that take part in a round: all, or with `skip` those that can be reached."""
@@ -569,13 +549,13 @@ class Server:
         report = SiteReport.read(header.get("measures"), packet.arrays.pop(VALUES, None), agents)
         if kind == MEASURED:
             return site, report
-        if kind in (OFFER, ACCEPTED):
-            return site, read_offer(packet) if kind == OFFER else read_accepted(packet)
+        if kind in (secure.OFFER, secure.ACCEPTED):
+            return site, secure.read_offer(packet) if kind == secure.OFFER else secure.read_accepted(packet)
         if not number:
             self._hear(site, report, header.get("withheld") is True)
         if self.secure:
             self._sizes[site] = np.zeros(agents)  # the server cannot know them
-            return site, read_masked(packet.arrays, self.task.schemas(1)[number][2])
+            return site, secure.read_masked(packet.arrays, self.task.schemas(1)[number][2])
         finite = not self._bears_any[number]
         values = self.schemas[site][number][2].join(packet.arrays, finite)
         self._check_size(site, packet.arrays, finite)
@@ -666,11 +646,8 @@ class Server:
             pairs = zip(self.sites, present, strict=True)
             there = [len(numbers) * [float(answer is not None)] for numbers, answer in pairs]
             weights = jnp.asarray(np.concatenate(there), self.task.dtype)
-        filled = []
-        for schemas, answer in zip(self.schemas, present, strict=True):
-            schema = schemas[number][2]
-            nothing = [np.zeros(leaf.shape, leaf.dtype) for leaf in schema.leaves]
-            filled.append(schema.structure.unflatten(nothing) if answer is None else answer)
+        pairs = zip(self.schemas, present, strict=True)
+        filled = [schemas[number][2].zeros() if answer is None else answer for schemas, answer in pairs]
         return Replies(jax.tree.map(lambda *arrays: np.concatenate(arrays), *filled), weights)
 
     def _name(self, site: int) -> str:
@@ -718,14 +695,15 @@ class Server:
         }
         arrays = {f"server/{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(progress.server))}
         arrays |= {"counted": progress.counted, "sizes": np.array([len(numbers) for numbers in self.sites])}
-        if len(progress.records) - self._table.start > TAIL:
-            self._records.extend(self._table(progress.records))
-            self._table = RecordTable(len(progress.records))
+        records = record_rows(progress.records[self._records.mark[0] :])
+        if len(records) > TAIL:
+            self._records.extend(records)
+            records = records[:0]
             self._measured.extend(self.measurements.rows())
             self.measurements.keep()
         header |= {"records": self._records.mark, "measured": self._measured.mark}
         arrays |= {"settings": self._settings, **self.measurements.arrays()}
-        self.store.save(header, arrays | {"records": self._table(progress.records)})
+        self.store.save(header, arrays | {"records": records})
         self._saved = progress.round
 
 
