@@ -59,7 +59,7 @@ def path_bytes(path: pathlib.Path) -> bytes:
     return path.read_bytes() if path.is_file() else b""
 
 
-def test_node_keys_are_what_flower_reads(made, tmp_path):
+def test_node_keys_are_what_flower_reads(made):
     pytest.importorskip("flwr")
     from flwr.cli.supernode.register import try_load_public_key
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes, uses_nist_ec_curve
@@ -69,10 +69,9 @@ def test_node_keys_are_what_flower_reads(made, tmp_path):
         private = serialization.load_ssh_private_key((made / f"node-{i}" / "key").read_bytes(), None)
         assert isinstance(private, ec.EllipticCurvePrivateKey)
         assert uses_nist_ec_curve(private.public_key())
-        (tmp_path / f"{i}.pub").write_bytes(member.public_key)
-        registered = try_load_public_key(tmp_path / f"{i}.pub")
+        registered = try_load_public_key(made / f"node-{i}" / "key.pub")
         assert registered == public_key_to_bytes(private.public_key())
-        assert registered == try_load_public_key(made / f"node-{i}" / "key.pub")
+        assert private.public_key() == member.certificate.public_key()
         publics.add(registered)
     assert len(publics) == 2
 

@@ -36,11 +36,12 @@ from fedhsa import _check, _files
 
 from .address import check_host, check_port
 from .commands import all_commands, node_commands, server_commands
-from .signing import SERVER, common_name, node_name, node_number, read_certificate, read_key
+from .signing import SERVER, common_name, node_name, node_number, private_bytes, read_certificate, read_key
 
 # The server's own helper processes reach it over loopback, whatever name the nodes use.
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _AUTHORITY = "fedhsa federation authority"
+_SSH = serialization.PrivateFormat.OpenSSH  # of Flower's nodes: the file that `ssh-keygen -t ecdsa` makes
 _CURVE = ec.SECP256R1()  # Flower's nodes may have it, and it signs three times as fast as P-384
 LONGEST = 36525
 """The allowed numbers of days for which certificates are valid."""
@@ -86,10 +87,10 @@ def make_keys(
     with _new_folder(folder) as staging:
         authority = ec.generate_private_key(_CURVE)
         root = _certificate(_AUTHORITY, authority.public_key(), authority, max(days, AUTHORITY_DAYS))
-        _write(staging / "authority", {"ca.key": _pem(authority), "ca.crt": root})
+        _write(staging / "authority", {"ca.key": private_bytes(authority), "ca.crt": root})
         _write(staging / "server", {"ca.crt": root, "COMMANDS.txt": server_commands(nodes, first, port).encode()})
         _issue_server(staging, names, days)
-        _make_private(staging / "server" / "nodes")
+        _files.make_private(staging / "server" / "nodes")
         for i in range(nodes):
             node = staging / node_name(i)
             accept(node, sign(staging, request(node), i, days=days))
@@ -113,7 +114,10 @@ def request(folder: str | os.PathLike) -> pathlib.Path:
         key = ec.generate_private_key(_CURVE)
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedhsa node")])
         signed = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
-        _write(folder, {"new/key": _openssh(key), "request.pem": signed.public_bytes(serialization.Encoding.PEM)})
+        _write(
+            folder,
+            {"new/key": private_bytes(key, _SSH), "request.pem": signed.public_bytes(serialization.Encoding.PEM)},
+        )
     return asked
 
 
@@ -182,7 +186,7 @@ def accept(folder: str | os.PathLike, certificate: str | os.PathLike) -> pathlib
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     own, pem = common_name(leaf), serialization.Encoding.PEM
     files = {"node.crt": leaf.public_bytes(pem), "ca.crt": root.public_bytes(pem)}
-    _write(folder, {"key": _openssh(key), "key.pub": public + f" fedhsa-{own}\n".encode(), **files})
+    _write(folder, {"key": private_bytes(key, _SSH), "key.pub": public + f" fedhsa-{own}\n".encode(), **files})
     if candidate.parent.name == "new":
         shutil.rmtree(folder / "new")
         (folder / "request.pem").unlink(missing_ok=True)
@@ -238,19 +242,6 @@ class Member(NamedTuple):
     def name(self) -> str:
         """The name in its certificate."""
         return node_name(self.number)
-
-    @property
-    def fingerprint(self) -> str:
-        """The fingerprint of its key."""
-        return fingerprint(self.certificate.public_key())
-
-    @property
-    def public_key(self) -> bytes:
-        """Its public key as OpenSSH writes it, which is what Flower registers."""
-        key = self.certificate.public_key()
-        assert isinstance(key, ec.EllipticCurvePublicKey)
-        public = key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-        return public + f" fedhsa-{self.name}\n".encode()
 
 
 def members(folder: str | os.PathLike) -> list[Member]:
@@ -361,7 +352,7 @@ def _issue_server(
     """Writes the server's certificate, and its key if it gets a new one."""
     if key is None:
         key = ec.generate_private_key(_CURVE)
-        _write(folder / "server", {"server.key": _pem(key)})
+        _write(folder / "server", {"server.key": private_bytes(key)})
     return _issue(folder, folder / "server" / "server.pem", key.public_key(), days, names)
 
 
@@ -397,20 +388,6 @@ def _certificate(
         use = ExtendedKeyUsageOID.CLIENT_AUTH if names is None else ExtendedKeyUsageOID.SERVER_AUTH
         builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=False)
     return builder.sign(issuer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A private key as the TLS server reads it."""
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-
-
-def _openssh(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A private key as Flower's nodes read it: the file that `ssh-keygen -t ecdsa` makes."""
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-    )
 
 
 def _alternative_names(hosts: Sequence[str]) -> x509.SubjectAlternativeName:
@@ -455,17 +432,9 @@ def _new_folder(folder: str | os.PathLike) -> Iterator[pathlib.Path]:
         raise
 
 
-def _make_private(folder: pathlib.Path) -> None:
-    mask = os.umask(0o077)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    finally:
-        os.umask(mask)
-
-
 def _write(folder: pathlib.Path, files: dict[str, bytes]) -> None:
     """Writes files that only their owner can read, at no moment more."""
     for name, content in files.items():
-        _make_private((folder / name).parent)
+        _files.make_private((folder / name).parent)
         with _files.atomic(folder / name, private=True) as file:
             file.write(content)

@@ -53,14 +53,9 @@ class MeasuredAgent(NamedTuple):
     @property
     def counts(self) -> float:
         """The weight as a number."""
-        return weight_of(self.measure, self.weight)
-
-
-def weight_of(measure: Any, weight: float | None = None) -> float:
-    """How much what an agent measures counts in averages."""
-    found = getattr(measure, "weight", 1.0) if weight is None else weight
-    _check.scalar("weight", found, least=0.0, remedy="It says how much an agent counts in averages.")
-    return float(found)
+        found = getattr(self.measure, "weight", 1.0) if self.weight is None else self.weight
+        _check.scalar("weight", found, least=0.0, remedy="It says how much an agent counts in averages.")
+        return float(found)
 
 
 def split_measured(agents: Iterable[Any]) -> tuple[list[Any], list[MeasuredAgent | None]]:
@@ -208,8 +203,11 @@ class Measurements:
         return self._rows.get(round, {})
 
     def mean(self, values: np.ndarray) -> float:
-        """The weighted average over the agents that gave a finite number."""
-        return weighted_mean(values, self.weights)
+        """The weighted average over the agents that gave a finite number; NaN if there is none."""
+        weights = self.weights
+        there = np.isfinite(values) & (weights > 0)
+        with np.errstate(over="ignore", invalid="ignore"):  # a site may say anything
+            return float(np.average(values[there], weights=weights[there])) if there.any() else float("nan")
 
     def facts(self, round: int) -> dict[str, Any] | None:
         """The same for the log: what was measured of the parameter after `round` rounds."""
@@ -269,10 +267,3 @@ class Measurements:
                 found._rows.setdefault(round, {})[name] = values
         found.weights = arrays["measured/weights"].copy()
         return found
-
-
-def weighted_mean(values: np.ndarray, weights: np.ndarray) -> float:
-    """The average of the finite values; NaN where there is none."""
-    there = np.isfinite(values) & (weights > 0)
-    with np.errstate(over="ignore", invalid="ignore"):  # a site may say anything
-        return float(np.average(values[there], weights=weights[there])) if there.any() else float("nan")

@@ -1,5 +1,6 @@
 """A transport to sites in the same process, with faults of messages and sites for tests."""
 
+import contextlib
 import dataclasses
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,18 +9,8 @@ from .site import Site
 from .transport import AbstractTransport
 
 FAULTS = (
-    "lose request",
-    "lose reply",
-    "repeat request",
-    "repeat reply",
-    "late request",
-    "late repeat",
-    "late reply",
-    "garble request",
-    "garble reply",
-    "kill received",
-    "kill computed",
-    "kill saved",
+    *("lose request", "lose reply", "repeat request", "repeat reply", "late request", "late repeat", "late reply"),
+    *("garble request", "garble reply", "kill received", "kill computed", "kill saved"),
 )
 """The kinds of faults: a message is lost, repeated, late or changed, or its site is killed while it answers.
 
@@ -160,22 +151,22 @@ class MemoryTransport(AbstractTransport):
                 return []
         return [reply]
 
-    def _ask(self, site: int, message: bytes) -> bytes:
+    def _started(self, site: int) -> Site:
         if site not in self.sites:
             self.sites[site] = self.start(site)
-        return self.sites[site].answer(message)
+        return self.sites[site]
+
+    def _ask(self, site: int, message: bytes) -> bytes:
+        return self._started(site).answer(message)
 
     def _ask_and_kill(self, site: int, message: bytes, when: str) -> None:
         def die(phase: str) -> None:
             if phase == when:
                 raise Killed
 
-        if site not in self.sites:
-            self.sites[site] = self.start(site)
-        self.sites[site].phase = die
+        self._started(site).phase = die
         try:
-            self.sites[site].answer(message)
-        except Killed:
-            pass
+            with contextlib.suppress(Killed):
+                self.sites[site].answer(message)
         finally:
             del self.sites[site]

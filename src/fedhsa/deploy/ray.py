@@ -178,8 +178,7 @@ class RayTransport(AbstractTransport):
         except self._ray.exceptions.RayError:  # includes a timeout
             return []
         for site in self._calls.values():
-            self._away.pop(site, None)
-            self._failures.pop(site, None)
+            self._found(site)
         self._calls = {}
         return replies
 
@@ -196,11 +195,14 @@ class RayTransport(AbstractTransport):
             except self._ray.exceptions.RayError as error:
                 self._lose(site, error)
                 continue
-            self._away.pop(site, None)
-            self._failures.pop(site, None)
+            self._found(site)
             if reply:
                 replies.append(reply)
         return replies
+
+    def _found(self, site: int) -> None:
+        self._away.pop(site, None)
+        self._failures.pop(site, None)
 
     def _lose(self, site: int, error: Exception) -> None:
         """Records that a site is absent; Ray restarts its actor, unless the restart failed."""
@@ -256,7 +258,8 @@ def federate_on_ray(
     if folder is None and (resume or address != "local"):
         what = "`resume=True`" if resume else f"`address={address!r}`"
         raise ValueError(f"{what} requires `folder`" + (", that of the run." if resume else " on a shared disk."))
-    actors = _check_actors(plan, actors)
+    if actors is not None and _check.count("actors", actors) > plan.num_agents:
+        raise ValueError(f"`actors` must be at most {plan.num_agents}, the number of agents, got {actors}.")
     import_ray()
     kept = None if folder is None else pathlib.Path(folder).resolve()
     if resume and kept is not None:
@@ -322,14 +325,6 @@ def start_actor(
     }
     actor = import_ray().remote(num_cpus=num_cpus, max_restarts=-1, scheduling_strategy="SPREAD")(kind)
     return actor.remote(json.dumps(given).encode())
-
-
-def _check_actors(plan: Plan, actors: int | None) -> int | None:
-    if actors is not None:
-        _check.count("actors", actors)
-        if actors > plan.num_agents:
-            raise ValueError(f"`actors` must be at most {plan.num_agents}, the number of agents, got {actors}.")
-    return actors
 
 
 def _actors_before(folder: pathlib.Path, actors: int | None) -> int | None:
@@ -412,7 +407,8 @@ def private_ray(cores: int, log_to_driver: bool = True) -> Iterator[float]:
     ray = import_ray()
     if ray.is_initialized():
         raise ValueError("`address`: this process uses a Ray already. Say 'auto' to use it, or `ray.shutdown()` first.")
-    with _end_by_exception() as armed:
+    # A process that is told to end cleans up first, and is not disturbed while it does.
+    with _handling(lambda handler: _leave if handler == signal.SIG_DFL else handler) as armed:
         home = tempfile.mkdtemp(prefix="fr", dir=short(tempfile.gettempdir()))
         try:
             with warnings.catch_warnings(), _on_loopback(), _with_token():
@@ -423,7 +419,7 @@ def private_ray(cores: int, log_to_driver: bool = True) -> Iterator[float]:
             armed()  # Ray has replaced our signal handlers
             yield float(cores)
         finally:
-            with _undisturbed():
+            with _handling(lambda handler: signal.SIG_IGN):
                 processes = _processes(home)
                 ray.shutdown()
                 _end([*processes, *_processes(home)])  # includes processes that were starting before
@@ -522,38 +518,28 @@ def _remove(home: str) -> None:
 _SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
+def _leave(number: int, frame: Any) -> None:
+    raise SystemExit(128 + number)
+
+
 @contextlib.contextmanager
-def _end_by_exception() -> Iterator[Callable[[], None]]:
-    """Inside this context, signals that would end the process raise an exception, so that it can clean up."""
+def _handling(new: Callable[[Any], Any]) -> Iterator[Callable[[], None]]:
+    """Inside this context, signals that would end the process have the handler `new(earlier handler)`.
+
+    Yields a function that sets these handlers again.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
     before = {number: signal.getsignal(number) for number in (*_SIGNALS, signal.SIGINT)}
 
-    def leave(number: int, frame: Any) -> None:
-        raise SystemExit(128 + number)
-
     def arm() -> None:
         for number, handler in before.items():
-            signal.signal(number, leave if handler == signal.SIG_DFL else handler)
+            signal.signal(number, new(handler))
 
     arm()
     try:
         yield arm
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Inside this context, signals are ignored, since the process is already ending."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (*_SIGNALS, signal.SIGINT)}
-    try:
-        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

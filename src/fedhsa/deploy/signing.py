@@ -79,9 +79,7 @@ class Identity:
     @property
     def key_pem(self) -> bytes:
         """The private key in PEM format, for TLS libraries."""
-        return self._key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        return private_bytes(self._key)
 
     @property
     def certificate_pem(self) -> bytes:
@@ -137,27 +135,17 @@ class Trust:
 
     def open(self, data: bytes, name: str, purpose: str = "message") -> bytes:
         """Returns the data in an envelope; raises `RejectedError` unless `name` signed it for this purpose."""
-        if not isinstance(data, bytes) or data[: len(MAGIC)] != MAGIC or len(data) < _START:
-            raise RejectedError("forged", "the message is not signed")
-        certificate, signature = _LENGTHS.unpack_from(data, len(MAGIC))
-        middle = _START + certificate
-        end = middle + signature
-        if end > len(data):
-            raise RejectedError("forged", "the signature is cut off")
-        encoded, content = data[_START:middle], memoryview(data)[end:]
+        encoded, signature, content = _parts(data)
         key = self._admit(encoded, name).key
         try:
-            key.verify(data[middle:end], _digest(encoded, content, purpose), _ECDSA)
+            key.verify(signature, _digest(encoded, content, purpose), _ECDSA)
         except InvalidSignature:
             raise RejectedError("forged", f"the signature is not one of {name}") from None
         return bytes(content)
 
     def signer(self, data: bytes) -> str:
         """The name in an envelope's certificate, unchecked until `open`; raises `RejectedError` if there is none."""
-        if not isinstance(data, bytes) or data[: len(MAGIC)] != MAGIC or len(data) < _START:
-            raise RejectedError("forged", "the message is not signed")
-        certificate, _ = _LENGTHS.unpack_from(data, len(MAGIC))
-        return self._admit(data[_START : _START + certificate]).name
+        return self._admit(_parts(data)[0]).name
 
     def admit(self, certificate: bytes) -> str:
         """The name in a trusted certificate (PEM or DER), such as one from TLS; raises `RejectedError` otherwise."""
@@ -246,6 +234,18 @@ _MAKE = "`fedhsa deploy keys --help` says how they are made."
 _ECDSA = ec.ECDSA(utils.Prehashed(hashes.SHA256()))
 
 
+def _parts(data: bytes) -> tuple[bytes, bytes, memoryview]:
+    """The certificate, the signature and the data of an envelope."""
+    if not isinstance(data, bytes) or data[: len(MAGIC)] != MAGIC or len(data) < _START:
+        raise RejectedError("forged", "the message is not signed")
+    certificate, signature = _LENGTHS.unpack_from(data, len(MAGIC))
+    middle = _START + certificate
+    end = middle + signature
+    if end > len(data):
+        raise RejectedError("forged", "the signature is cut off")
+    return data[_START:middle], data[middle:end], memoryview(data)[end:]
+
+
 def _digest(certificate: bytes, data: bytes | memoryview, purpose: str) -> bytes:
     """The signed bytes. They include the certificate, some of whose bits could otherwise be changed unnoticed."""
     digest = hashlib.sha256(b"".join([MAGIC, purpose.encode(), b"\0", hashlib.sha256(certificate).digest()]))
@@ -277,6 +277,13 @@ def read_certificate(path: str | os.PathLike) -> x509.Certificate:
         raise FileNotFoundError(f"There is no certificate {str(path)!r}. {_MAKE}") from None
     except ValueError:
         raise ValueError(f"{str(path)!r} is not a certificate, or is damaged. {_MAKE}") from None
+
+
+def private_bytes(
+    key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat = serialization.PrivateFormat.PKCS8
+) -> bytes:
+    """A private key as a file without a password; by default as TLS libraries read it."""
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
 
 
 def read_key(path: str | os.PathLike) -> ec.EllipticCurvePrivateKey:

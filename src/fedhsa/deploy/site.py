@@ -29,25 +29,13 @@ from ..problems import AbstractAgent, Problem
 from ..problems._live import with_source
 from ..sources import Silent
 from ..sources.stream import AbstractStream, check_block
+from . import secure as aggregation
 from .compiled import Compiled
 from .fit import MismatchError
 from .limits import MEASURING, Audit, Limits
 from .measure import THETA, VALUES, MeasuredAgent, Meter, with_returns
 from .privacy import Account
 from .schema import Schema
-from .secure import (
-    ACCEPTED,
-    KEYS,
-    OFFER,
-    OFFER_BYTES,
-    REFUSALS,
-    ROSTER,
-    Masking,
-    Secure,
-    chain,
-    check_range,
-    message_digest,
-)
 from .store import Store, check_run_name
 from .task import Task
 from .wire import Packet, RejectedError, pack, unpack, words
@@ -89,6 +77,11 @@ class State(NamedTuple):
     """The digest of all messages on which the memory before the round depends."""
     base: int | None = -1
     """The last round that is known to be part of the memories before this round."""
+
+
+SAVED = ("round", "attempt", "request_digests", "blocks", "restarts", "base")
+SAVED_WITH_MASKS = ("cohort", "messages", "past")
+"""The fields of `State` in the header of the file."""
 
 
 class Asked(NamedTuple):
@@ -135,7 +128,7 @@ class Site:
         withhold: bool = False,
         limits: Limits | None = None,
         audit: Audit | None = None,
-        secure: Secure | None = None,
+        secure: aggregation.Secure | None = None,
     ):
         self.limits, self.audit = limits or Limits(), audit
         self.task, self.store, self.run, self.streams = task, store, check_run_name(run), streams
@@ -150,7 +143,7 @@ class Site:
         self._block_length = task.algorithm.block_length
         if task.secure and secure is None:
             raise ValueError("`secure` is needed: the run is with secure aggregation. Give the site's keys, `Secure`.")
-        self.masking = None if secure is None else Masking(secure, task, run, self.numbers)
+        self.masking = None if secure is None else aggregation.Masking(secure, task, run, self.numbers)
         self._sum_bits = [exchange.sum_bits for exchange in task.algorithm.exchanges]
         self.account = account
         if account is not None:
@@ -160,7 +153,7 @@ class Site:
         # The last term is for a parameter to measure.
         self.limit = max(sent.num_bytes for _, sent, _ in self.schemas) + 8 * len(task.theta)
         if secure is not None:
-            self.limit = max(self.limit, task.num_agents * (OFFER_BYTES + 16))
+            self.limit = max(self.limit, task.num_agents * (aggregation.OFFER_BYTES + 16))
         measured = with_returns(measured, streams, task.key, [int(number) for number in self.numbers])
         withhold = withhold or not self.limits.measures
         self.withhold = withhold and any(measured)
@@ -179,8 +172,9 @@ class Site:
         ]
         self.first = State(-1, 0, source, memory, memory, [], [])
         self._first_streams = [stream.save() for stream in streams or []]
-        self._memory_schema = Schema(memory)
-        self._source_schema = Schema(self._block_like() if streams else source)
+        of_memory = Schema(memory)
+        self._parts = {"source": Schema(self._block_like() if streams else source), "before": of_memory}
+        self._parts["memory"] = of_memory
         self._state, self._loaded = self.first, False
         self._out_of_range = 0
         self._block: tuple[int, Any, Any] | None = None  # round, chains after it, block
@@ -216,7 +210,12 @@ class Site:
     def _write_down(self, asked: dict[str, Any], size: int) -> None:
         """Records in the audit log the message that is about to be sent; raises if the log cannot be written."""
         if self.audit is not None:
-            kinds = {HELLO: "present", MEASURE: "measured", KEYS: OFFER, ROSTER: ACCEPTED}
+            kinds = {
+                HELLO: "present",
+                MEASURE: "measured",
+                aggregation.KEYS: aggregation.OFFER,
+                aggregation.ROSTER: aggregation.ACCEPTED,
+            }
             kind = kinds.get(asked["kind"], "reply")
             spent = None if self.account is None else self.account.spent
             facts = self._facts(asked, size)
@@ -240,7 +239,7 @@ class Site:
             if packet.arrays:
                 raise RejectedError("malformed", "a greeting carries no arrays")
             return None
-        if header.get("kind") in (KEYS, ROSTER):
+        if header.get("kind") in (aggregation.KEYS, aggregation.ROSTER):
             return None
         if header.get("kind") == MEASURE:
             self.limits.check_exchange(MEASURING)
@@ -263,7 +262,7 @@ class Site:
     def _greet(self, packet: Packet) -> bytes:
         if packet.header["kind"] == HELLO:
             return pack(self._header("present", packet.header, round=self._restore().round), {})
-        if packet.header["kind"] in (KEYS, ROSTER):
+        if packet.header["kind"] in (aggregation.KEYS, aggregation.ROSTER):
             return self._meet(packet.header, packet.arrays)
         extra, arrays = self._measure(self._read_theta(packet), packet.header["round"])
         return pack(self._header("measured", packet.header, **extra), arrays)
@@ -281,17 +280,17 @@ class Site:
             if t < state.round:  # its observations may be part of another sum
                 raise RejectedError("stale", f"round {t} was asked for after round {state.round}, which is not masked")
             self.masking.check(header.get("cohort"), state.cohort if t == state.round else "")
+        missed = RejectedError("missed", f"exchange {name!r} of round {t} follows one that was not answered here")
         if begins:
             if number and self._controlled:  # only the first message contains the parameter of the behaviour policy
-                raise RejectedError("missed", f"exchange {name!r} of round {t} follows one that was not answered here")
+                raise missed
             state = self._begin(state, asked)
-        answered = len(state.replies)
-        if number < answered:
+        if number > len(state.replies):
+            raise missed
+        if number < len(state.replies):
             if state.request_digests[number] != digest:
                 raise RejectedError("conflict", f"exchange {name!r} of round {t} was answered to another message")
             return state.replies[number]
-        if number > answered:
-            raise RejectedError("missed", f"exchange {name!r} of round {t} follows one that was not answered here")
         return self._compute(state, header, asked.message, digest, asked.theta)
 
     def _meet(self, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
@@ -299,9 +298,9 @@ class Site:
         if self.masking is None:
             raise RejectedError("mismatch", "this site was started without secure aggregation")
         self._restore()  # this may create a new key
-        if header["kind"] == KEYS:
-            return pack(self._header(OFFER, header), self.masking.offer())
-        return pack(self._header(ACCEPTED, header, cohort=self.masking.accept(arrays)), {})
+        if header["kind"] == aggregation.KEYS:
+            return pack(self._header(aggregation.OFFER, header), self.masking.offer())
+        return pack(self._header(aggregation.ACCEPTED, header, cohort=self.masking.accept(arrays)), {})
 
     def _begin(self, state: State, asked: Asked) -> State:
         """The state in which a round starts, or restarts with the same observations."""
@@ -329,7 +328,7 @@ class Site:
         memory, base = (state.memory, counted) if counted == state.round else (state.before, state.base)
         past = state.past
         if self.masking is not None and self.masking.remembers and counted == state.round >= 0:
-            past = chain(state.past, state.messages)
+            past = aggregation.chain(state.past, state.messages)
         if self.limits.rounds is not None:
             elsewhere = 0 if self.audit is None else self.audit.rounds(int(self.numbers[0]), other_than=self.run)
             self.limits.check_rounds(elsewhere + state.blocks)
@@ -360,7 +359,7 @@ class Site:
         except RejectedError:
             raise self._diverged(arrays) from None
         if self.masking is not None:
-            sent = message_digest(self.schemas[number][1].split(message))
+            sent = aggregation.message_digest(self.schemas[number][1].split(message))
             state = state._replace(cohort=self.masking.members, messages=(*state.messages, sent))
             facts = (number, state.round, state.attempt, header["name"], state.past, state.messages)
             arrays = self.masking.apply(arrays, facts)
@@ -376,14 +375,14 @@ class Site:
 
     def _check_range(self, arrays: dict[str, np.ndarray], bits: int) -> None:
         """Raises if a reply has numbers that do not fit into the sum; the number of such answers is limited."""
-        if self.masking is not None and self._out_of_range >= REFUSALS:
+        if self.masking is not None and self._out_of_range >= aggregation.REFUSALS:
             raise RejectedError(
                 "limit",
-                f"replies of this site were out of range {REFUSALS} times in this run, each of which told something of "
-                "them: it takes part again after a restart",
+                f"replies of this site were out of range {aggregation.REFUSALS} times in this run, each of which told "
+                "something of them: it takes part again after a restart",
             )
         try:
-            check_range(arrays, bits, self.task.num_agents, self.numbers)
+            aggregation.check_range(arrays, bits, self.task.num_agents, self.numbers)
         except RejectedError:
             self._out_of_range += 1
             raise
@@ -450,19 +449,15 @@ class Site:
             "kind": "site",
             "task": self.task.digest,
             "run": self.run,
-            "round": state.round,
-            "attempt": state.attempt,
-            "request_digests": state.request_digests,
-            "blocks": state.blocks,
-            "restarts": state.restarts,
-            "base": state.base,
+            **{name: getattr(state, name) for name in SAVED},
         }
         if self.masking is not None:
-            header |= {"cohort": state.cohort, "messages": state.messages, "past": state.past}
+            header |= {name: getattr(state, name) for name in SAVED_WITH_MASKS}
         arrays: dict[str, np.ndarray] = {"numbers": self.numbers}
         arrays |= {f"reply/{i}": np.frombuffer(reply, np.uint8) for i, reply in enumerate(state.replies)}
-        for name, part in (("source", state.source), ("before", state.before), ("memory", state.memory)):
-            arrays |= {f"{name}/{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(part))}
+        for name in self._parts:
+            leaves = jax.tree.leaves(getattr(state, name))
+            arrays |= {f"{name}/{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
         for i, stream in enumerate(self.streams or []):
             arrays |= {f"stream/{i}/{name}": np.asarray(value) for name, value in stream.save().items()}
         self.store.save(header, arrays)
@@ -492,28 +487,20 @@ class Site:
         if not same or any(header.get(name) != value for name, value in own.items()):
             log.error("%s belongs to other agents or another run", self.store.path)
             raise RejectedError("foreign", "what is saved there belongs to other agents or another run")
-
-        def part(name: str, schema: Schema) -> PyTree:
-            return schema.structure.unflatten([arrays[f"{name}/{i}"] for i in range(len(schema.leaves))])
-
         for i, stream in enumerate(self.streams or []):
             start = f"stream/{i}/"
             stream.restore({name.removeprefix(start): a for name, a in arrays.items() if name.startswith(start)})
-        return State(
-            header["round"],
-            header["attempt"],
-            part("source", self._source_schema),
-            part("before", self._memory_schema),
-            part("memory", self._memory_schema),
-            [arrays[f"reply/{i}"].tobytes() for i in range(len(header["request_digests"]))],
-            header["request_digests"],
-            header["blocks"],
-            header.get("restarts", 0),
-            header.get("cohort", ""),
-            tuple(header.get("messages", ())),
-            header.get("past", ""),
-            header.get("base"),
-        )
+        parts = {
+            name: schema.structure.unflatten([arrays[f"{name}/{i}"] for i in range(len(schema.leaves))])
+            for name, schema in self._parts.items()
+        }
+        replies = [arrays[f"reply/{i}"].tobytes() for i in range(len(header["request_digests"]))]
+        # Files of earlier versions have fewer entries, and no base is known for them.
+        saved: dict[str, Any] = {"base": None} | {
+            name: header[name] for name in (*SAVED, *SAVED_WITH_MASKS) if name in header
+        }
+        saved["messages"] = tuple(header.get("messages", ()))
+        return State(**parts, replies=replies, **saved)
 
 
 def agents_of(problem: Problem, numbers: Sequence[int]) -> tuple[AbstractAgent, list[AbstractStream] | None]:

@@ -27,13 +27,8 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
 from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto import fleet_pb2
 from flwr.proto.control_pb2 import RegisterNodeRequest
-from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    DeactivateNodeRequest,
-    PullMessagesRequest,
-    PushMessagesRequest,
-)
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
 from flwr.proto.node_pb2 import Node as FlowerNode
@@ -41,23 +36,10 @@ from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PushAppMessagesReques
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.error import ApiErrorCode
-from flwr.supercore.inflatable.inflatable_object import (
-    get_all_nested_objects,
-    get_object_tree,
-    iterate_object_tree,
-    no_object_id_recompute,
-)
-from flwr.supercore.inflatable.inflatable_protobuf_utils import (
-    make_pull_object_fn_protobuf,
-    make_push_object_fn_protobuf,
-)
-from flwr.supercore.inflatable.inflatable_utils import (
-    ObjectPullError,
-    ObjectPushError,
-    ObjectUnavailableError,
-    inflate_object_from_contents,
-    pull_objects,
-)
+from flwr.supercore.inflatable import inflatable_object as objects
+from flwr.supercore.inflatable import inflatable_protobuf_utils as calls
+from flwr.supercore.inflatable import inflatable_utils as utils
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError, ObjectUnavailableError
 from flwr.superlink.grid import http_grid
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
@@ -73,16 +55,8 @@ TYPE = "query.fedhsa"
 PATHS = frozenset(
     f"/v1/fleet/{name}"
     for name in (
-        "activate-node",
-        "deactivate-node",
-        "send-node-heartbeat",
-        "pull-messages",
-        "push-messages",
-        "get-run",
-        "get-fab",
-        "push-object",
-        "pull-object",
-        "confirm-message-received",
+        *("activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages"),
+        *("get-run", "get-fab", "push-object", "pull-object", "confirm-message-received"),
     )
 )
 """The methods of a SuperLink that a registered node calls. (`get-run` and `get-fab` are for stock SuperNodes.)"""
@@ -183,8 +157,8 @@ class Fleet:
         with contextlib.suppress(OSError, ValueError, KeyError, httpx.HTTPStatusError):
             before = json.loads(self._note.read_text())
             if before["address"] == self.address:
-                self._client.DeactivateNode(DeactivateNodeRequest(node_id=before["node"]))
-        request = ActivateNodeRequest(public_key=self._public, heartbeat_interval=HEARTBEAT)
+                self._client.DeactivateNode(fleet_pb2.DeactivateNodeRequest(node_id=before["node"]))
+        request = fleet_pb2.ActivateNodeRequest(public_key=self._public, heartbeat_interval=HEARTBEAT)
         self.node = FlowerNode(node_id=self._client.ActivateNode(request).node_id)
         with contextlib.suppress(OSError):
             _files.write_text(self._note, json.dumps({"address": self.address, "node": self.node.node_id}))
@@ -197,7 +171,7 @@ class Fleet:
 
     def receive(self) -> Asked | None:
         """The next message of the server, if there is one."""
-        found = self._client.PullMessages(PullMessagesRequest(node=self.node))
+        found = self._client.PullMessages(fleet_pb2.PullMessagesRequest(node=self.node))
         if not found.messages_list:
             return None
         head, tree = message_from_proto(found.messages_list[0]), found.message_object_trees[0]
@@ -214,12 +188,12 @@ class Fleet:
             self._hand_in(head, tree, seconds)
             return
         reply.metadata.__dict__["_group_id"] = OURS  # shows the server that this node needs no further parts
-        with no_object_id_recompute():
+        with objects.no_object_id_recompute():
             reply.metadata.__dict__["_message_id"] = reply.object_id
-            parts = get_all_nested_objects(reply)
+            parts = objects.get_all_nested_objects(reply)
             head = message_to_proto(remove_content_from_message(reply))
-            taken = self._hand_in(head, get_object_tree(reply), seconds)
-            push = make_push_object_fn_protobuf(
+            taken = self._hand_in(head, objects.get_object_tree(reply), seconds)
+            push = calls.make_push_object_fn_protobuf(
                 self._client.PushObject, self.node, reply.metadata.run_id, taken.session_id
             )
             for name in taken.objects_to_push:
@@ -227,13 +201,13 @@ class Fleet:
 
     def _hand_in(self, head: Any, tree: Any, seconds: float) -> Any:
         lists = {"messages_list": [head], "message_object_trees": [tree], "clientapp_runtime_list": [seconds]}
-        return self._client.PushMessages(PushMessagesRequest(node=self.node, **lists))
+        return self._client.PushMessages(fleet_pb2.PushMessagesRequest(node=self.node, **lists))
 
     def leave(self) -> None:
         """Unregisters this node, if the SuperLink can be reached."""
         if self.node.node_id:
             with contextlib.suppress(httpx.HTTPError, RuntimeError):
-                self._client.DeactivateNode(DeactivateNodeRequest(node_id=self.node.node_id))
+                self._client.DeactivateNode(fleet_pb2.DeactivateNodeRequest(node_id=self.node.node_id))
         self.close()
 
     def close(self) -> None:
@@ -244,9 +218,9 @@ class Fleet:
 def _fetch(client: Any, node: FlowerNode, head: Message, tree: Any) -> bytes:
     """The content of a message with parts, which are fetched one at a time; the SuperLink may then delete them."""
     run, name = head.metadata.run_id, head.metadata.message_id
-    pull = make_pull_object_fn_protobuf(client.PullObject, node, run)
-    contents = {part.object_id: _available(pull, part.object_id) for part in iterate_object_tree(tree)}
-    message: Any = inflate_object_from_contents(tree.object_id, contents)
+    pull = calls.make_pull_object_fn_protobuf(client.PullObject, node, run)
+    contents = {part.object_id: _available(pull, part.object_id) for part in objects.iterate_object_tree(tree)}
+    message: Any = utils.inflate_object_from_contents(tree.object_id, contents)
     client.ConfirmMessageReceived(ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=name))
     return unwrap(message.content) if message.has_content() else b""
 
@@ -302,7 +276,7 @@ class Mailbox:
         self._short: set[str] = set()  # messages that were sent in the name of a group
         self._asked: dict[str, int] = {}  # all other messages, and their nodes
         # Flower's grid waits a second when it finds a reply that is still being sent.
-        soon = functools.partial(pull_objects, initial_backoff=SOONEST, backoff_cap=LATEST)
+        soon = functools.partial(utils.pull_objects, initial_backoff=SOONEST, backoff_cap=LATEST)
         http_grid.__dict__["pull_objects"] = soon
 
     def nodes(self) -> set[int]:

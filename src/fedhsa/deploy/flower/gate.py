@@ -25,7 +25,7 @@ import os
 import pathlib
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import h11
@@ -35,15 +35,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from ..signing import read_certificate
-from .fleet import (
-    AHEAD,
-    BEHIND,
-    KEY_HEADER,
-    PATHS,
-    SIGNATURE_HEADER,
-    TIME_HEADER,
-    public_bytes,
-)
+from .fleet import AHEAD, BEHIND, KEY_HEADER, PATHS, SIGNATURE_HEADER, TIME_HEADER, public_bytes
 
 log = logging.getLogger("fedhsa.gate")
 
@@ -106,19 +98,16 @@ class Register:
                 found = path.stat()
                 seen.append((path, found.st_mtime_ns, found.st_ino, found.st_size))
         if seen != self._seen:
-            self._keys, self._seen = dict(_entries([path for path, *_ in seen])), seen
+            self._keys, self._seen = {}, seen
+            for path, *_ in seen:
+                try:
+                    key = read_certificate(path).public_key()
+                except (OSError, ValueError) as error:
+                    log.warning("%s is left out: %s", path, error)
+                    continue
+                if isinstance(key, ec.EllipticCurvePublicKey):
+                    self._keys[public_bytes(key)] = path.stem, key
         return self._keys
-
-
-def _entries(files: list[pathlib.Path]) -> Iterator[tuple[bytes, tuple[str, ec.EllipticCurvePublicKey]]]:
-    for path in files:
-        try:
-            key = read_certificate(path).public_key()
-        except (OSError, ValueError) as error:
-            log.warning("%s is left out: %s", path, error)
-            continue
-        if isinstance(key, ec.EllipticCurvePublicKey):
-            yield public_bytes(key), (path.stem, key)
 
 
 class Gate:
@@ -139,8 +128,7 @@ class Gate:
         self._context.load_cert_chain(folder / "server.pem", folder / "server.key")
         self._trust = ssl.create_default_context(cafile=str(folder / "ca.crt"))
         self._superlink = f"https://127.0.0.1:{superlink}"
-        self._strangers: collections.Counter[str] = collections.Counter()
-        self._nodes: collections.Counter[str] = collections.Counter()
+        self._strangers, self._nodes = collections.Counter[str](), collections.Counter[str]()
         self._spent: dict[str, tuple[float, float]] = {}  # by node: its request count, and the time of the count
         self._quiet_until, self._untold = 0.0, 0
         self.refused = 0
@@ -272,7 +260,8 @@ class _Visit:
                 await self._say(http, refused.status, [("connection", "close")], told)
                 self.cut = False
                 return
-            await self._say(http, response.status_code, [("content-type", _kind(response))], response.content)
+            kind = response.headers.get("content-type", "application/octet-stream")
+            await self._say(http, response.status_code, [("content-type", kind)], response.content)
             if http.our_state is not h11.DONE:
                 self.cut = False
                 return
@@ -328,10 +317,6 @@ class _Visit:
     async def _within(self, seconds: float, what: Awaitable[Any]) -> Any:
         async with asyncio.timeout(seconds):
             return await what
-
-
-def _kind(response: httpx.Response) -> str:
-    return response.headers.get("content-type", "application/octet-stream")
 
 
 def _shown(request: h11.Request) -> str:
