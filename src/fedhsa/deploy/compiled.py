@@ -56,29 +56,16 @@ class Compiled:
     def __init__(self, function: Callable, *fixed: Any):
         arrays, rest = eqx.partition(fixed, lambda x: isinstance(x, jax.Array | np.ndarray))
         self._arrays, structure = jax.tree.flatten(arrays)
-        self._program = _Program(function, structure, rest)
+        leaves, form = jax.tree.flatten(rest)
+        # All on which a program depends besides shapes, without arrays, which programs must not keep alive.
+        self._program = function, structure, form, tuple(leaves)
 
     def __call__(self, *changing: Any) -> Any:
         return _run(self._program, self._arrays, changing)
 
 
-class _Program:
-    """The values other than shapes on which a program depends, without arrays, which programs must not keep alive."""
-
-    def __init__(self, function: Callable, structure: Any, rest: Any):
-        self.function, self.structure, self.rest = function, structure, rest
-        leaves, form = jax.tree.flatten(rest)
-        self._facts = (function, structure, form, tuple(leaves))
-        self._hash = hash(self._facts)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, _Program) and self._facts == other._facts)
-
-
 @functools.partial(jax.jit, static_argnums=0)
-def _run(program: _Program, arrays: list[Any], changing: tuple) -> Any:
-    fixed = eqx.combine(program.structure.unflatten(arrays), program.rest)
-    return program.function(*fixed, *changing)
+def _run(program: tuple[Callable, Any, Any, tuple], arrays: list[Any], changing: tuple) -> Any:
+    function, structure, form, leaves = program
+    fixed = eqx.combine(structure.unflatten(arrays), form.unflatten(leaves))
+    return function(*fixed, *changing)

@@ -54,7 +54,6 @@ def in_memory(
         >>> server.run(3).round
         3
     """
-
     config = with_keys(plan, config, folder)
 
     def site(numbers: Sequence[int], store: Store, run: str) -> Site:

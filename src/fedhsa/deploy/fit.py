@@ -16,14 +16,9 @@ class MismatchError(ValueError):
 
 
 def check_fits(agents: Any, dim: int, maker: str, o: Any = None) -> None:
-    """Raises if the operator of these agents is not one of `dim` parameters, naming the number that it is for.
+    """Raises if the operator of these stacked agents is not one of `dim` parameters, naming the number that it is for.
 
-    **Arguments:**
-
-    - `agents`: stacked agents.
-    - `dim`: how many parameters the plan says there are.
-    - `maker`: what made the agents, for the message.
-    - `o`: an example of an observation, for agents that observe a stream.
+    The message names the agents' `maker`. Agents that observe a stream need an example `o` of an observation.
     """
     try:
         check_operator(agents, np.zeros(dim), o)

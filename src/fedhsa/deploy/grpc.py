@@ -28,7 +28,7 @@ from .missing import Missing
 from .node import Node
 from .outcome import carry_out
 from .plan import Plan
-from .server import Server, hello
+from .server import hello, server_of
 from .signing import Identity, Trust, node_name, node_number
 from .task import Task
 from .transport import AbstractTransport
@@ -355,10 +355,8 @@ def federate_on_grpc(
     _check.count("rounds", rounds)
     home = pathlib.Path(folder)
     transport = GrpcTransport(listen, keys, plan.task, lambda: hello(plan.task, server.run_id, plan), say)
-    sites = [[number] for number in range(plan.num_agents)]
     try:
-        given = {"missing": missing, "folder": home, "theta_star": plan.theta_star, "watch": watch, **options}
-        server = Server(plan.task, transport, sites, **given)
+        server = server_of(plan, transport, missing=missing, folder=home, watch=watch, **options)
         if server.store is not None:
             server.store.sync = sync
         return carry_out(plan, server, rounds, home, resume, command)

@@ -60,12 +60,7 @@ def read(folder: pathlib.Path, name: str = FILE) -> Iterator[dict[str, Any]]:
 
 
 class Teller:
-    """Reports a run in lines: progress ten times in all or once a minute, and every unusual event once.
-
-    **Arguments:**
-
-    - `say`: a function that is called with each line.
-    """
+    """Reports a run in lines to `say`: progress ten times in all or once a minute, and every unusual event once."""
 
     def __init__(self, say: Callable[[str], object]):
         self._say, self._said, self._last = say, set[str](), time.monotonic()

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Self
+from typing import Self
 
 from . import keys
 
@@ -101,8 +101,8 @@ class LocalNodes:
 
     def kill(self, number: int) -> None:
         """Kills a node, as a power failure would."""
-        self.processes[number].kill()
-        self._forget(number)
+        with self.processes.pop(number) as process:  # closes its pipe and waits for it
+            process.kill()
 
     def _end_all(self) -> None:
         for process in self.processes.values():
@@ -111,10 +111,3 @@ class LocalNodes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(PATIENCE)
             self.kill(number)
-
-    def _forget(self, number: int) -> None:
-        process = self.processes.pop(number)
-        process.wait()
-        pipe: IO[bytes] | None = process.stdin
-        if pipe is not None:
-            pipe.close()

@@ -27,12 +27,7 @@ class Member(NamedTuple):
 
 
 class Cohort:
-    """The sites whose masks cancel: all sites that take part in a round.
-
-    **Arguments:**
-
-    - `members`: the sites, in any order.
-    """
+    """The sites whose masks cancel: all sites that take part in a round, in any order."""
 
     def __init__(self, members: list[Member]):
         self.members = tuple(sorted(members))
@@ -41,11 +36,6 @@ class Cohort:
         plain = [[member.first, member.agents, member.public.hex()] for member in self.members]
         self.digest = hashlib.sha256(VERSION + json.dumps(plain).encode()).hexdigest()
         """Two sites with equal digests have the same members and the same keys."""
-
-    @property
-    def num_agents(self) -> int:
-        """The total number of the members' agents."""
-        return sum(member.agents for member in self.members)
 
 
 class KeyPair:

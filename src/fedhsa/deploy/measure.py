@@ -97,12 +97,9 @@ def with_returns(
 
 
 class Meter:
-    """The measuring side: all agents of one site, whose numbers have the same names.
+    """The measuring side: all agents of one site, whose numbers have the same names; None for those without any.
 
-    **Arguments:**
-
-    - `measured`: of each agent what it measures; None for those that do not.
-    - `theta`: a parameter to try it with, so that a mistake shows before the first round.
+    What they measure is tried with the parameter `theta`, so that a mistake shows before the first round.
     """
 
     def __init__(self, measured: Sequence[MeasuredAgent | None], theta: np.ndarray):

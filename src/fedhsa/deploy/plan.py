@@ -21,8 +21,8 @@ from ..sources import AbstractControlled, AbstractStream, Silent
 from .fit import MismatchError, check_fits
 from .limits import Audit, Limits
 from .measure import MeasuredAgent, split_measured
-from .privacy import Account, Privacy, released
-from .secure import Secure, demanded, rehearse, whole
+from .privacy import Account, Privacy
+from .secure import Secure, rehearse, whole
 from .site import Site, agents_of
 from .store import Store
 from .task import Task
@@ -222,7 +222,7 @@ class Plan:
         path = store.path.parent.parent / "privacy.account"
         account = None if privacy is None else Account(Store(path), privacy, numbers)
         secure = self._secure(numbers, config or {})
-        withhold = (privacy is not None or secure is not None) and not released(config or {})
+        withhold = (privacy is not None or secure is not None) and not _is_set(config or {}, "release_metrics")
         limits = Limits.from_config(config or {})
         return Site(self.task, agents, numbers, store, run, streams, account, measured, withhold, limits, audit, secure)
 
@@ -230,7 +230,7 @@ class Plan:
         """The site's part in secure aggregation; raises if the site requires it and the plan does not use it."""
         if self.secure_aggregation:
             return Secure.from_config(config, numbers[0])
-        if demanded(config):
+        if _is_set(config, "secure_aggregation"):
             raise MismatchError(
                 "this site sends replies under masks alone (`--secure-aggregation`), and the run is without"
             )
@@ -274,6 +274,10 @@ def with_keys(plan: Plan, config: Mapping[str, Any] | None, home: str | os.PathL
     if plan.secure_aggregation and not config.get("keys"):
         config["keys"] = rehearse(pathlib.Path(home) / "keys", plan.num_agents)
     return config
+
+
+def _is_set(config: Mapping[str, Any], name: str) -> bool:
+    return str(config.get(name, "")).lower() in ("true", "yes", "1")
 
 
 def _with_agent_number(config: Mapping[str, Any], number: int) -> dict[str, Any]:

@@ -165,19 +165,10 @@ class Privacy:
         return epsilon({self.noise: releases}, self.delta)
 
 
-def released(config: Mapping[str, Any]) -> bool:
-    """Whether a node's settings let it send what it measures although its replies have noise, which that has not."""
-    return str(config.get("release_metrics", "")).lower() in ("true", "yes", "1")
-
-
 class Account:
     """Counts what agents have sent with noise, in all runs; written to disk before it is sent.
 
-    **Arguments:**
-
-    - `store`: where it is kept, for all agents of a folder.
-    - `privacy`: the protection of what is sent now.
-    - `numbers`: the agents that are charged.
+    The store has the counts of all agents of a folder; the agents `numbers` are charged.
     """
 
     def __init__(self, store: Store, privacy: Privacy, numbers: Sequence[int]):

@@ -259,10 +259,7 @@ def _timestamp(event: dict[str, Any]) -> float:
 def exported(target: Target, exporter: AbstractExporter | None = None) -> Iterator[Callable[[dict[str, Any]], None]]:
     """Returns a function that takes events; while the block runs, their metrics are served or written to a file.
 
-    **Arguments:**
-
-    - `target`: the destination of the metrics.
-    - `exporter`: the exporter that computes them. Default: the exporter of a server.
+    By default they are those of a server.
     """
     exporter = Exporter() if exporter is None else exporter
     if target.file is not None:

@@ -26,7 +26,7 @@ from ..engine.placement import count_cores
 from .missing import Missing
 from .outcome import carry_out, conduct
 from .plan import Plan, with_keys
-from .server import FederationError, Server
+from .server import FederationError, server_of
 from .site import Site, log_to
 from .store import Store
 from .transport import AbstractTransport
@@ -44,9 +44,7 @@ LONGEST_FOLDER = 40
 class SiteActor:
     """A site in a process of Ray. If the process is killed, Ray starts another, which continues from the saved state.
 
-    **Arguments:**
-
-    - `given`: JSON with the plan, the numbers of the agents, the folder of their state, and the run.
+    It is given JSON with the plan, the numbers of the agents, the file of their state, and the run.
     """
 
     def __init__(self, given: bytes):
@@ -283,16 +281,8 @@ def federate_on_ray(
 
         policy = Missing() if missing is None else missing
         transport = RayTransport(start, actors, all_needed=policy.action != "skip")
-        server = Server(
-            plan.task,
-            transport,
-            shards,
-            missing=policy,
-            folder=kept,
-            theta_star=plan.theta_star,
-            watch=watch,
-            reply_bound=reply_bound,
-        )
+        options = {"missing": policy, "folder": kept, "watch": watch, "reply_bound": reply_bound}
+        server = server_of(plan, transport, shards, **options)
         if server.store is not None:
             server.store.sync = False  # a loss of power would also remove the actors' states
         try:

@@ -215,20 +215,8 @@ def rehearse(folder: str | os.PathLike, num_nodes: int) -> str:
     return str(pathlib.Path(folder).absolute() / "node-{number}")
 
 
-def demanded(config: Mapping[str, Any]) -> bool:
-    """Whether a node's settings allow only masked replies."""
-    return str(config.get("secure_aggregation", "")).lower() in ("true", "yes", "1")
-
-
 class Masking:
-    """A site's part in secure aggregation during one run.
-
-    **Arguments:**
-
-    - `secure`: the site's settings.
-    - `task`, `run`: the task and the name of the run.
-    - `numbers`: the numbers of the site's agents.
-    """
+    """A site's part in secure aggregation during one run, for its agents `numbers`."""
 
     def __init__(self, secure: Secure, task: Task, run: str, numbers: np.ndarray):
         self.secure, self.task, self.run = secure, task, run

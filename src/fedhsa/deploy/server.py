@@ -217,7 +217,16 @@ class Server:
                 raise ValueError(
                     f"`rounds` must be at least {self.progress.round}, the round of the checkpoint, got {rounds}."
                 )
-            return self._run(rounds)
+            try:
+                return self._go_on(rounds)
+            except OSError as error:
+                file, home = error.filename, None if self.store is None else self.store.path.parent
+                if home is None or not isinstance(file, str) or home != pathlib.Path(file).parent:
+                    raise
+                raise FederationError(
+                    f"{file!r} cannot be written: {error.strerror}. The run is kept up to round {self._saved}: mend "
+                    "that, then resume it."
+                ) from error
 
     def _claim(self) -> None:
         """Claims the folder for this run: continues from another process's checkpoint, or sets another run aside."""
@@ -227,18 +236,6 @@ class Server:
         elif self.store is not None and self.store.changed:
             self.resume()
         self._own = True
-
-    def _run(self, rounds: int) -> Progress:
-        try:
-            return self._go_on(rounds)
-        except OSError as error:
-            name = error.filename
-            if self.store is None or not isinstance(name, str) or self.store.path.parent != pathlib.Path(name).parent:
-                raise
-            raise FederationError(
-                f"{name!r} cannot be written: {error.strerror}. The run is kept up to round {self._saved}: mend that, "
-                "then resume it."
-            ) from error
 
     def _go_on(self, rounds: int) -> Progress:
         self._checkpoint()
@@ -268,15 +265,12 @@ class Server:
         t, server, counted, records, _ = self.progress
         del records[t + 1 :]  # an interruption may have left one record too many
         began, self._down, self._up, first = time.perf_counter(), 0, 0, self.attempt
+        diverged = False
         try:
             moved, cohort, norm = self._round(t)
-        except _GivenUpError:
-            moved, cohort, norm = server, set(), float("nan")
-            self._reports = {}
-        except _DivergedError:
-            spent = (0, time.perf_counter() - began, self._down, self._up, self.attempt - first)
-            self._record_divergence(Record(float("inf"), float("inf"), *spent, movement=float("inf")))
-            return
+        except (_GivenUpError, _DivergedError) as error:
+            moved, cohort, norm, self._reports = server, set(), float("nan"), {}
+            diverged = isinstance(error, _DivergedError)
         counted = counted.copy()
         counted[sorted(cohort)] = t
         for site in cohort:
@@ -287,12 +281,13 @@ class Server:
             self.measurements.put(t, self.sites[site], report)
         movement = float(np.linalg.norm(_flat(moved.theta) - _flat(server.theta)))
         agents = sum(len(self.sites[site]) for site in cohort)
-        seconds = time.perf_counter() - began
-        spent = (agents, seconds, self._down, self._up, self.attempt - first)
+        spent = (agents, time.perf_counter() - began, self._down, self._up, self.attempt - first)
         record = Record(self._error(moved), norm, *spent, movement=movement)
-        if not np.linalg.norm(_flat(moved.theta)) <= DIVERGED * self._size:
+        if diverged or not np.linalg.norm(_flat(moved.theta)) <= DIVERGED * self._size:  # the parameter before is kept
             infinite = dict.fromkeys(("error", "operator_norm", "movement"), float("inf"))
-            self._record_divergence(record._replace(**infinite))
+            records = [*records, record._replace(**infinite)]
+            self.progress = self.progress._replace(round=t + 1, records=records, failed_round=t + 1)
+            self._checkpoint()
             return
         records.append(record)  # in place, since copying a long list in every round is slow
         self.progress = Progress(t + 1, moved, counted, records, -1)
@@ -328,12 +323,6 @@ class Server:
         if (facts := self.measurements.facts(t)) is not None:
             self._checkpoint()
             self.journal("measured", **facts, rounds=t)
-
-    def _record_divergence(self, record: Record) -> None:
-        """Ends a run that has diverged, and keeps the parameter of the round before."""
-        t, _, _, records, _ = self.progress
-        self.progress = self.progress._replace(round=t + 1, records=[*records, record], failed_round=t + 1)
-        self._checkpoint()
 
     def _round(self, t: int) -> tuple[PyTree, set[int], float]:
         """The server after round `t`, the participating sites, and the norm of the averaged operators or NaN."""
@@ -705,6 +694,14 @@ class Server:
         arrays |= {"settings": self._settings, **self.measurements.arrays()}
         self.store.save(header, arrays | {"records": records})
         self._saved = progress.round
+
+
+def server_of(
+    plan: Plan, transport: AbstractTransport, sites: Sequence[Sequence[int]] | None = None, **options: Any
+) -> Server:
+    """The server of a plan, by default with one site for each agent; `options` are further arguments of `Server`."""
+    sites = [[number] for number in range(plan.num_agents)] if sites is None else sites
+    return Server(plan.task, transport, sites, theta_star=plan.theta_star, **options)
 
 
 def hello(task: Task, run: str, plan: Plan | None = None) -> bytes:

@@ -207,10 +207,7 @@ class Trust:
 def signed(answer: Callable[[bytes], bytes], folder: str | os.PathLike) -> Callable[[bytes], bytes]:
     """Wraps a node's `answer` for an untrusted channel: answers only messages signed by the server, and signs replies.
 
-    **Arguments:**
-
-    - `answer`: a function that takes a message and returns the reply.
-    - `folder`: the node's folder with its keys.
+    `folder` is that of the node's keys.
     """
     certificate, trust = pathlib.Path(folder) / "node.crt", Trust.load(folder)
     identity, seen = Identity.load(folder), _state(certificate)

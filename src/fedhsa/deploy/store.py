@@ -110,13 +110,9 @@ class Store:
 
 
 class Rows:
-    """Rows of numbers in a file that only grows; a saved state contains the number of valid rows.
+    """Rows of `width` numbers in a file that only grows; the store's state contains the number of valid rows.
 
-    **Arguments:**
-
-    - `store`: the store of the state; the file uses its name and its `sync`.
-    - `suffix`: the end of the file's name.
-    - `width`: the number of entries in a row.
+    The file has the store's name with this suffix, and its `sync`.
     """
 
     def __init__(self, store: Store, suffix: str, width: int):

@@ -265,10 +265,6 @@ class Mailbox:
     A Flower message is a tree of three objects, each sent and fetched separately, so that a message and its reply take
     about sixteen requests to the SuperLink. fedhsa's nodes identify themselves in their first reply. For these nodes, a
     short message is sent in the name of its group and takes two requests.
-
-    **Arguments:**
-
-    - `grid`: Flower's grid.
     """
 
     def __init__(self, grid: Any):

@@ -73,12 +73,9 @@ class _RefusedError(Exception):
 
 
 class Register:
-    """The public keys of the registered nodes by name; read again when the folder has changed.
+    """The public keys of the registered nodes in a folder with a certificate for each, like `node-0.crt`.
 
-    **Arguments:**
-
-    - `folder`: the folder with a certificate `node-0.crt` for each node, which `fedhsa deploy keys` made for the
-      server.
+    The folder is read again when it has changed.
     """
 
     def __init__(self, folder: str | os.PathLike):
@@ -113,11 +110,8 @@ class Register:
 class Gate:
     """Forwards the requests that registered nodes may send to the SuperLink, and refuses all others.
 
-    **Arguments:**
-
-    - `folder`: the server's folder, with `server.pem`, `server.key`, `ca.crt` and the register of the nodes.
-    - `superlink`: the port of the SuperLink on loopback.
-    - `limits`: the limits for nodes and unknown clients.
+    `folder` is the server's, with `server.pem`, `server.key`, `ca.crt` and the register of the nodes, and `superlink`
+    is the port of the SuperLink on loopback.
     """
 
     def __init__(self, folder: str | os.PathLike, superlink: int, limits: GateLimits | None = None):
@@ -131,8 +125,7 @@ class Gate:
         self._strangers, self._nodes = collections.Counter[str](), collections.Counter[str]()
         self._spent: dict[str, tuple[float, float]] = {}  # by node: its request count, and the time of the count
         self._quiet_until, self._untold = 0.0, 0
-        self.refused = 0
-        """The number of refused requests and connections."""
+        self.refused = 0  # requests and connections
 
     async def serve(self, host: str, port: int, ready: Callable[[int], object] = lambda port: None) -> None:
         """Serves until it is cancelled; calls `ready` with the port once it listens."""

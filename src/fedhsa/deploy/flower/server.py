@@ -11,7 +11,7 @@ from ..journal import Teller
 from ..missing import Missing
 from ..outcome import carry_out
 from ..plan import Plan
-from ..server import Server, hello
+from ..server import hello, server_of
 from .transport import FlowerTransport, print_for_user
 
 app = ServerApp()
@@ -23,26 +23,17 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     plan = Plan.from_json(str(config["plan"]))
     folder = pathlib.Path(str(config["out"])).expanduser().absolute()
-    sites = [[number] for number in range(plan.num_agents)]
     missing = Missing(str(config["missing"]), float(config["patience"]) or None, int(config["at-least"]))
     told = Plan.from_json(str(config["told"]))
     transport = FlowerTransport(
         grid,
         lambda: hello(plan.task, server.run_id, told),
-        {i: i for i in range(len(sites))},
+        {number: number for number in range(plan.num_agents)},
         pathlib.Path(str(config["keys"])).expanduser() if config["keys"] else None,
     )
     watch = Teller(print_for_user) if config.get("events") != "json" else print_event
-    server = Server(
-        plan.task,
-        transport,
-        sites,
-        missing=missing,
-        folder=folder,
-        theta_star=plan.theta_star,
-        watch=watch,
-        reply_bound=float(config.get("reply-bound", 0)) or None,
-    )
+    bound = float(config.get("reply-bound", 0)) or None
+    server = server_of(plan, transport, missing=missing, folder=folder, watch=watch, reply_bound=bound)
     carry_out(plan, server, int(config["rounds"]), folder, bool(config["resume"]), str(config["command"]))
 
 

@@ -128,24 +128,22 @@ class FlowerTransport(AbstractTransport):
         """Reads the answers of nodes that have identified themselves."""
         for reply in self._receive(self._greeted):
             node = self._greeted[reply.to]
+            data, signer = reply.data or b"", None
             try:
-                self._introduce(node, *self._opened(reply.data or b""))
+                if self._trust is not None:
+                    name = self._trust.signer(data)
+                    data, signer = self._trust.open(data, name), node_number(name)
+                self._introduce(node, data, signer)
             except RejectedError as rejected:
                 self._reject(node, rejected.reason)
         self._greeted = {message: node for message, node in self._greeted.items() if message in self._open}
-
-    def _opened(self, data: bytes) -> tuple[bytes, int | None]:
-        """The message of a node that is not yet identified, and the agent whose key signed it; None without keys."""
-        if self._trust is None:
-            return data, None
-        name = self._trust.signer(data)
-        return self._trust.open(data, name), node_number(name)
 
     def _reject(self, node: int, reason: str) -> None:
         self._strange[node] = time.monotonic() + STRANGE
         print_for_user(f"Node {node} does not take part: {reason}")
 
     def _introduce(self, node: int, data: bytes, signer: int | None = None) -> None:
+        """Reads a node's answer to the greeting; `signer` is the agent whose key signed it, or None without keys."""
         try:
             header = unpack(data, 0).header
         except RejectedError:
