@@ -84,15 +84,10 @@ def _files(folder: pathlib.Path) -> Iterator[Finding]:
     is_server = (folder / "server.key").exists()
     names = ("server.key", "server.pem", "ca.crt") if is_server else ("key", "node.crt", "ca.crt")
     if absent := [name for name in names if not (folder / name).exists()]:
-        waits = (folder / "request.pem").exists()
-        yield Finding(
-            "files",
-            "failure",
-            f"{', '.join(absent)} not in {folder}",
-            "The operator has yet to sign request.pem; then `fedhsa deploy keys accept`."
-            if waits
-            else "Name the folder of a node or of the server. `fedhsa deploy keys --help` says how one is made.",
-        )
+        remedy = "Name the folder of a node or of the server. `fedhsa deploy keys --help` says how one is made."
+        if (folder / "request.pem").exists():
+            remedy = "The operator has yet to sign request.pem; then `fedhsa deploy keys accept`."
+        yield Finding("files", "failure", f"{', '.join(absent)} not in {folder}", remedy)
         return
     secret = folder / names[0]
     for path in (folder, secret):
@@ -177,9 +172,8 @@ def _disk(folder: pathlib.Path) -> Iterator[Finding]:
             if fcntl is not None:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        yield Finding(
-            "disk", "warning", f"{folder}: {error.strerror or error}", "Keep the state in a folder that can be written."
-        )
+        words = f"{folder}: {error.strerror or error}"
+        yield Finding("disk", "warning", words, "Keep the state in a folder that can be written.")
         return
     words += f", a small file is safe after {1000 * taken:.0f} ms"
     if free < LEAST:
@@ -209,16 +203,10 @@ def _listening(address: str) -> Iterator[Finding]:
     host, port = split_address("listen", address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        with socket.socket(family, socket.SOCK_STREAM) as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            trial.bind((host, port))
+        socket.create_server((host, port), family=family).close()
     except OSError as error:
-        yield Finding(
-            "port",
-            "failure",
-            f"{address}: {error.strerror or error}",
-            "Another server of yours may be running there; otherwise choose another port or address.",
-        )
+        remedy = "Another server of yours may be running there; otherwise choose another port or address."
+        yield Finding("port", "failure", f"{address}: {error.strerror or error}", remedy)
         return
     yield Finding("port", "ok", f"{address} is free")
 
@@ -244,20 +232,17 @@ def _way(folder: pathlib.Path, address: str, is_flower: bool) -> Iterator[Findin
         yield Finding("port", "failure", f"there is no machine with the name {host}", firewall)
         return
     except ConnectionRefusedError:
-        words = f"nothing listens at {address} now"
-        if is_flower:
-            yield Finding("port", "failure", words, firewall)
-        else:
-            yield Finding("port", "warning", words, f"A gRPC server listens only while a run goes on. {firewall}")
+        only = "" if is_flower else "A gRPC server listens only while a run goes on. "
+        state = "failure" if is_flower else "warning"
+        yield Finding("port", state, f"nothing listens at {address} now", only + firewall)
         return
     except TimeoutError:
         yield Finding("port", "failure", f"no answer from {address} in {PATIENCE:g} s", firewall)
         return
     except (ssl.SSLError, OSError) as error:
         words = f"{address}: {getattr(error, 'reason', None) or error.strerror or error}"
-        yield Finding(
-            "server", "failure", words, f"Another program may be listening there, without encryption. {firewall}"
-        )
+        remedy = f"Another program may be listening there, without encryption. {firewall}"
+        yield Finding("server", "failure", words, remedy)
         return
     yield from _gate(folder, host, port) if is_flower else _stream(folder, address)
 
@@ -284,15 +269,12 @@ def _gate(folder: pathlib.Path, host: str, port: int) -> Iterator[Finding]:
         return
     finally:
         connection.close()
-    if response.status != 403:
-        yield Finding(
-            "gate",
-            "warning",
-            f"a stranger is answered with status {response.status}, not refused",
-            "The SuperLink seems to be reachable without a gate: use `fedhsa deploy superlink`.",
-        )
-    else:
+    if response.status == 403:
         yield Finding("gate", "ok", "refuses strangers")
+    else:
+        words = f"a stranger is answered with status {response.status}, not refused"
+        remedy = "The SuperLink seems to be reachable without a gate: use `fedhsa deploy superlink`."
+        yield Finding("gate", "warning", words, remedy)
     if (said := response.getheader("date")) is not None:
         with contextlib.suppress(ValueError, TypeError):
             told = email.utils.parsedate_to_datetime(said).timestamp() + 0.5  # it has whole seconds

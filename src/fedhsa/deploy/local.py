@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from . import keys
@@ -52,7 +52,6 @@ class LocalNodes:
     - `address`: where the server listens, or will.
     - `arguments`: what each node gets on its command line, `fedhsa deploy node`, by its number.
     - `logs`: a folder for what they print. Default: they print where this process does.
-    - `environment`: variables added to that of the nodes.
     """
 
     def __init__(
@@ -62,10 +61,9 @@ class LocalNodes:
         *,
         arguments: Callable[[int], Sequence[str]] = lambda number: (),
         logs: str | os.PathLike | None = None,
-        environment: Mapping[str, str] | None = None,
     ):
         self.nodes, self.address, self.arguments = nodes, address, arguments
-        self.logs, self.environment = None if logs is None else pathlib.Path(logs), dict(environment or {})
+        self.logs = None if logs is None else pathlib.Path(logs)
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         """The process of each node that was started."""
         self._open = contextlib.ExitStack()
@@ -95,7 +93,7 @@ class LocalNodes:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=os.environ | {"PYTHONUNBUFFERED": "1"} | self.environment,
+                env=os.environ | {"PYTHONUNBUFFERED": "1"},
                 start_new_session=True,  # Ctrl-C is for the server, which ends the others
             )
 

@@ -187,17 +187,8 @@ class Plan:
         """The task on which server and sites must agree."""
         example = None if self.agent is not None else tree.take(self.built_problem.flat_agents, 0)
         adapted, theta = adapt(self.method, self.built_problem), self.built_problem.start
-        return Task(
-            adapted,
-            self.num_agents,
-            theta,
-            self.key,
-            self.dtype,
-            example,
-            self._agents_as_text(),
-            self.built_problem.names,
-            self.secure_aggregation,
-        )
+        named = self._agents_as_text(), self.built_problem.names, self.secure_aggregation
+        return Task(adapted, self.num_agents, theta, self.key, self.dtype, example, *named)
 
     def _agents_as_text(self) -> str:
         """Identifies the agents as text. Of a user's function it has only the name: paths differ between nodes."""

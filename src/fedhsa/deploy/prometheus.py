@@ -264,11 +264,22 @@ def exported(target: Target, exporter: AbstractExporter | None = None) -> Iterat
     exporter = Exporter() if exporter is None else exporter
     if target.file is not None:
         _files.check_writable("metrics", target.file)
-        writer = _Writer(target.file, exporter)
+        written, file = -math.inf, target.file
+
+        def write() -> None:
+            nonlocal written
+            _files.write_text(file, exporter.text())
+            written = time.monotonic()
+
+        def take(event: dict[str, Any]) -> None:
+            exporter(event)
+            if time.monotonic() - written > PAUSE:  # not after every event, since writing waits for the disk
+                write()
+
         try:
-            yield writer
+            yield take
         finally:
-            writer.write()
+            write()
         return
     try:
         server = _Port((target.host, target.port), _handler(exporter))
@@ -329,19 +340,3 @@ def _handler(exporter: AbstractExporter) -> type[http.server.BaseHTTPRequestHand
             """Does not print requests, which are of no interest in the user's terminal."""
 
     return Handler
-
-
-class _Writer:
-    """Writes the text to a file after events, at most once a second, since writing waits for the disk."""
-
-    def __init__(self, file: pathlib.Path, exporter: AbstractExporter):
-        self._file, self._exporter, self._last = file, exporter, -math.inf
-
-    def __call__(self, event: dict[str, Any]) -> None:
-        self._exporter(event)
-        if time.monotonic() - self._last > PAUSE:
-            self.write()
-
-    def write(self) -> None:
-        _files.write_text(self._file, self._exporter.text())
-        self._last = time.monotonic()

@@ -53,6 +53,11 @@ class Identity:
     def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey, authority: x509.Certificate):
         self.certificate, self.authority, self._key = certificate, authority, key
         self.name = common_name(certificate)
+        self.number = node_number(self.name)
+        """The agent's number, or `None` for the server."""
+        pem = serialization.Encoding.PEM
+        self.key_pem, self.certificate_pem = private_bytes(key), certificate.public_bytes(pem)
+        self.authority_pem = authority.public_bytes(pem)
         self._encoded = certificate.public_bytes(serialization.Encoding.DER)
 
     @classmethod
@@ -70,26 +75,6 @@ class Identity:
                 "being accepted when the machine stopped, repeat `fedhsa deploy keys accept`."
             )
         return cls(certificate, key, read_certificate(folder / "ca.crt"))
-
-    @property
-    def number(self) -> int | None:
-        """The agent's number, or `None` for the server."""
-        return node_number(self.name)
-
-    @property
-    def key_pem(self) -> bytes:
-        """The private key in PEM format, for TLS libraries."""
-        return private_bytes(self._key)
-
-    @property
-    def certificate_pem(self) -> bytes:
-        """The certificate in PEM format, for TLS libraries."""
-        return self.certificate.public_bytes(serialization.Encoding.PEM)
-
-    @property
-    def authority_pem(self) -> bytes:
-        """The authority's certificate in PEM format, for TLS libraries."""
-        return self.authority.public_bytes(serialization.Encoding.PEM)
 
     def sign(self, data: bytes, purpose: str = "message") -> bytes:
         """Returns an envelope of `data`: the format's name, the certificate, the signature and the data.

@@ -84,18 +84,6 @@ SAVED_WITH_MASKS = ("cohort", "messages", "past")
 """The fields of `State` in the header of the file."""
 
 
-class Asked(NamedTuple):
-    """A request of the server."""
-
-    round: int
-    attempt: int
-    exchange: int
-    counted: int
-    message: PyTree
-    theta: np.ndarray | None
-    """The parameter to measure, if any."""
-
-
 class Site:
     """The agents of one site in one run: `answer` takes a message and returns a message. `Plan.site` makes one.
 
@@ -192,7 +180,7 @@ class Site:
                 if asked is None:
                     answer = self._greet(packet)
                 else:
-                    answer = self._answer(asked, packet.header, hashlib.sha256(data).hexdigest())
+                    answer = self._answer(packet.header, *asked, hashlib.sha256(data).hexdigest())
                 self._write_down(packet.header, len(answer))
                 return answer
         except RejectedError as rejected:
@@ -228,8 +216,11 @@ class Site:
         about = {"round": None if t is None else t + 1, "exchange": known.get("name")}
         return {"run": self.run, "agent": int(self.numbers[0]), **about, "bytes": size}
 
-    def _read_request(self, packet: Packet) -> Asked | None:
-        """The request in a message; None for a greeting or a measurement. Raises if the request is not allowed."""
+    def _read_request(self, packet: Packet) -> tuple[PyTree, np.ndarray | None] | None:
+        """The algorithm's message in a request, and the parameter to measure, if any; None for other kinds of messages.
+
+        Raises if the message is not allowed.
+        """
         header = packet.header
         if (header.get("run"), header.get("task")) != (self.run, self.task.digest):
             raise RejectedError(
@@ -246,9 +237,8 @@ class Site:
             _whole_numbers(header, "round")
             return None
         at = self._read_theta(packet)
-        t, attempt, number, counted, first, agents = _whole_numbers(
-            header, "round", "attempt", "exchange", "counted", "first", "agents"
-        )
+        numbers = _whole_numbers(header, "round", "attempt", "exchange", "counted", "first", "agents")
+        t, _, number, counted, first, agents = numbers
         if (first, agents) != (self.numbers[0], len(self.numbers)):
             raise RejectedError("foreign", f"the message is to {agents} agents from number {first}, who are not here")
         if header.get("kind") != "request" or not counted < t or not 0 <= number < len(self.schemas):
@@ -257,7 +247,7 @@ class Site:
         if header.get("name") != name:
             raise RejectedError("foreign", f"exchange {number} is {name!r} here, the message names another")
         self.limits.check_exchange(name)
-        return Asked(t, attempt, number, counted, sent.join(packet.arrays), at)
+        return sent.join(packet.arrays), at
 
     def _greet(self, packet: Packet) -> bytes:
         if packet.header["kind"] == HELLO:
@@ -267,8 +257,8 @@ class Site:
         extra, arrays = self._measure(self._read_theta(packet), packet.header["round"])
         return pack(self._header("measured", packet.header, **extra), arrays)
 
-    def _answer(self, asked: Asked, header: dict[str, Any], digest: str) -> bytes:
-        t, attempt, number, *_ = asked
+    def _answer(self, header: dict[str, Any], message: PyTree, theta: np.ndarray | None, digest: str) -> bytes:
+        t, attempt, number = header["round"], header["attempt"], header["exchange"]
         self.phase("received")
         state, name = self._restore(), self.schemas[number][0]
         # The server numbers all attempts of a run, so that a late message is recognised by its number.
@@ -284,14 +274,14 @@ class Site:
         if begins:
             if number and self._controlled:  # only the first message contains the parameter of the behaviour policy
                 raise missed
-            state = self._begin(state, asked)
+            state = self._begin(state, header, message)
         if number > len(state.replies):
             raise missed
         if number < len(state.replies):
             if state.request_digests[number] != digest:
                 raise RejectedError("conflict", f"exchange {name!r} of round {t} was answered to another message")
             return state.replies[number]
-        return self._compute(state, header, asked.message, digest, asked.theta)
+        return self._compute(state, header, message, digest, theta)
 
     def _meet(self, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
         """Returns this site's key for a cohort, or accepts the keys of the other sites."""
@@ -302,9 +292,9 @@ class Site:
             return pack(self._header(aggregation.OFFER, header), self.masking.offer())
         return pack(self._header(aggregation.ACCEPTED, header, cohort=self.masking.accept(arrays)), {})
 
-    def _begin(self, state: State, asked: Asked) -> State:
+    def _begin(self, state: State, header: dict[str, Any], message: PyTree) -> State:
         """The state in which a round starts, or restarts with the same observations."""
-        t, attempt, _, counted, message, _ = asked
+        t, attempt, counted = header["round"], header["attempt"], header["counted"]
         if attempt > state.attempt + JUMP:
             raise RejectedError("malformed", f"attempt {attempt} cannot follow {state.attempt}")
         if counted > state.round:

@@ -55,6 +55,9 @@ class Task:
     problem: str = ""
     names: tuple[str, ...] | None = None
     secure: bool = False
+    _schemas: dict[int, list[tuple[str, Schema, Schema]]] = dataclasses.field(
+        default_factory=dict, init=False, repr=False
+    )
 
     def __post_init__(self):
         _check.count("num_agents", self.num_agents)
@@ -76,15 +79,9 @@ class Task:
 
     def schemas(self, num_agents: int) -> list[tuple[str, Schema, Schema]]:
         """The name, the message to a site with `num_agents` agents, and the site's reply, for each exchange."""
-        if num_agents not in self._schemas:  # most sites have the same size
-            self._schemas[num_agents] = self._make_schemas(num_agents)
-        return self._schemas[num_agents]
+        if num_agents in self._schemas:  # most sites have the same size
+            return self._schemas[num_agents]
 
-    @functools.cached_property
-    def _schemas(self) -> dict[int, list[tuple[str, Schema, Schema]]]:
-        return {}
-
-    def _make_schemas(self, num_agents: int) -> list[tuple[str, Schema, Schema]]:
         def rows(of_one: PyTree) -> PyTree:  # without JAX, whose precision differs outside `precision`
             return jax.tree.map(lambda s: jax.ShapeDtypeStruct((num_agents, *s.shape), s.dtype), of_one)
 
@@ -97,6 +94,7 @@ class Task:
         for exchange, (message, reply) in zip(self.algorithm.exchanges, self.shapes, strict=True):
             sent = jax.tree.map(to_site, message, is_leaf=lambda x: isinstance(x, PerAgent))
             found.append((exchange.name, Schema(sent), Schema(rows(reply))))
+        self._schemas[num_agents] = found
         return found
 
     def keys(self, numbers: np.ndarray) -> batch.Keys:
@@ -108,15 +106,9 @@ class Task:
     def digest(self) -> str:
         """The digest of the task; two sides with equal digests agree on all of it."""
         schemas = [[name, sent.plain(), reply.plain()] for name, sent, reply in self.schemas(1)]
-        own = [
-            plain_settings(as_written(self.algorithm)),
-            self.problem,
-            self.num_agents,
-            key_words(self.key),
-            self.dtype,
-            *(["secure"] if self.secure else []),
-        ]
-        text = json.dumps([*own, schemas])
+        settings = plain_settings(as_written(self.algorithm))
+        own = [settings, self.problem, self.num_agents, key_words(self.key), self.dtype]
+        text = json.dumps([*own, *(["secure"] if self.secure else []), schemas])
         return hashlib.sha256(text.encode() + self.theta.tobytes()).hexdigest()[:32]
 
     def plain(self) -> dict[str, Any]:

@@ -209,22 +209,19 @@ class Gate:
         self._quiet_until, self._untold = now + 1, 0
 
 
+@dataclasses.dataclass(eq=False)
 class _Visit:
     """The state of one connection."""
 
-    def __init__(
-        self,
-        gate: Gate,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        ask: httpx.AsyncClient,
-        address: str,
-    ):
-        self.gate, self.reader, self.writer, self.ask, self.address = gate, reader, writer, ask, address
-        self.cut = True
-        """Whether to abort the connection instead of closing it."""
-        self._counted: tuple[collections.Counter[str], str] | None = None
-        self._name: str | None = None
+    gate: Gate
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    ask: httpx.AsyncClient
+    address: str
+    cut: bool = True
+    """Whether to abort the connection instead of closing it."""
+    _counted: tuple[collections.Counter[str], str] | None = None
+    _name: str | None = None
 
     def count(self, among: collections.Counter[str] | None, name: str) -> None:
         """Moves this connection from its previous count to another."""

@@ -41,7 +41,7 @@ class Network(Processes):
     - `node_config`: with `stock`, the settings of each node by its number; `partition-id`, `num-partitions` and `keys`
       are added. The app reads them in `context.node_config`.
     - `port`: the port of the gate. Default: a free port.
-    - `options`: further arguments of `Processes`: `logs`, `environment` and `patience`.
+    - `options`: further arguments of `Processes`, `logs` and `patience`.
     """
 
     def __init__(

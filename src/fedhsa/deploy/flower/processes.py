@@ -73,23 +73,17 @@ class Processes:
     **Arguments:**
 
     - `logs`: a folder for the log files, which is kept. Default: the log files are removed with everything else.
-    - `environment`: variables added to the environment of all processes.
     - `patience`: seconds that a process may take to be ready.
     """
 
-    def __init__(
-        self,
-        logs: str | os.PathLike | None = None,
-        environment: Mapping[str, str] | None = None,
-        patience: float = 120.0,
-    ):
+    def __init__(self, logs: str | os.PathLike | None = None, patience: float = 120.0):
         path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
         if shutil.which("flower-superlink", path=path) is None:
             raise ModuleNotFoundError(
                 f"Flower is not installed for {sys.executable}. Install it with {install('flower')}."
             )
         # Flower starts its own helpers by name, so they must be found even when no environment is activated.
-        self._environment = dict(os.environ) | dict(environment or {}) | {"PATH": path}
+        self._environment = os.environ | {"PATH": path}
         self._logs = None if logs is None else pathlib.Path(logs).absolute()
         self.patience = patience
         self._kept: list[Kept] = []

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ..signing import Identity
 from . import fleet
-from .gate import Gate, GateLimits
+from .gate import Gate
 from .processes import Processes
 
 LOOK = 1.0
@@ -29,8 +29,6 @@ def run_superlink(
     *,
     inner: int | None = None,
     logs: str | os.PathLike | None = None,
-    limits: GateLimits | None = None,
-    patience: float = 120.0,
     tell: Callable[[str], object] = lambda words: None,
 ) -> None:
     """Runs a SuperLink that only this machine reaches, and a gate that nodes reach; returns when it is interrupted.
@@ -44,8 +42,6 @@ def run_superlink(
     - `host`, `port`: the address on which the gate listens.
     - `inner`: the port of the SuperLink on loopback. Default: a free port.
     - `logs`: a folder for the SuperLink's log, which is kept.
-    - `limits`: the limits for nodes and unknown clients.
-    - `patience`: seconds that the SuperLink may take to start.
     - `tell`: a function that is called with a sentence when something changes.
     """
     folder = server_keys(keys)
@@ -75,11 +71,11 @@ def run_superlink(
     async def serve() -> None:
         await asyncio.gather(admit(), gate.serve(host, port, ready))
 
-    with Processes(logs, patience=patience) as processes:
+    with Processes(logs) as processes:
         tls = {"--ssl-ca-certfile": "ca.crt", "--ssl-certfile": "server.pem", "--ssl-keyfile": "server.key"}
         arguments = [word for option, name in tls.items() for word in (option, str(folder / name))]
         superlink, inside = processes.superlink([*arguments, "--enable-supernode-auth"], folder / "ca.crt", inner)
-        gate = Gate(folder, inside, limits)
+        gate = Gate(folder, inside)
         asyncio.run(serve())
 
 

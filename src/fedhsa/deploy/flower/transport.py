@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from flwr.serverapp import Grid
 
@@ -61,8 +61,7 @@ class FlowerTransport(AbstractTransport):
         """The node of each site that has identified itself."""
         self._troubles: dict[int, str] = {}
         self._open: dict[str, int] = {}  # messages that may still be answered, and their nodes
-        self._greeted: dict[str, int] = {}  # messages that ask nodes to identify themselves
-        self._greeted_at: dict[str, float] = {}
+        self._greeted: dict[str, tuple[int, float]] = {}  # messages that ask nodes to identify themselves, and when
         self._refusals: dict[int, tuple[str, str, int]] = {}  # by site: code, reason and number of consecutive refusals
         self._strange: dict[int, float] = {}  # nodes that are no site of this run, and the time to ask them again
 
@@ -70,11 +69,13 @@ class FlowerTransport(AbstractTransport):
         online, now = self.mail.nodes(), time.monotonic()
         self.node_of = {site: node for site, node in self.node_of.items() if node in online}
         # The greeting of a node that was killed is lost.
-        self._forget({name for name in self._greeted if now > self._greeted_at[name] + max(AGAIN, 10 * self._slowest)})
-        known = {*self.node_of.values(), *self._greeted.values()}
+        for name in [name for name, (_, at) in self._greeted.items() if now > at + max(AGAIN, 10 * self._slowest)]:
+            del self._greeted[name]
+            self._open.pop(name, None)
+        known = {*self.node_of.values(), *(node for node, _ in self._greeted.values())}
         strange = {node for node, again in self._strange.items() if now < again}
-        self._greeted |= self._push(dict.fromkeys(online - known - strange, self.hello()))
-        self._greeted_at = {name: self._greeted_at.get(name, now) for name in self._greeted}
+        sent = self._push(dict.fromkeys(online - known - strange, self.hello()))
+        self._greeted |= {name: (node, now) for name, node in sent.items()}
         # The server waits for the first nodes only; nodes that are present do not wait for later ones.
         deadline = now if self.node_of else now + GREETING
         self._welcome()
@@ -118,16 +119,10 @@ class FlowerTransport(AbstractTransport):
         code, reason, times = self._refusals.get(site, ("", "", 0))
         return reason if code == "mismatch" or times > 1 else None
 
-    def _forget(self, names: set[str]) -> None:
-        """Stops waiting for answers to these greetings."""
-        for name in names:
-            del self._greeted[name]
-            self._open.pop(name, None)
-
     def _welcome(self) -> None:
         """Reads the answers of nodes that have identified themselves."""
         for reply in self._receive(self._greeted):
-            node = self._greeted[reply.to]
+            node, _ = self._greeted[reply.to]
             data, signer = reply.data or b"", None
             try:
                 if self._trust is not None:
@@ -136,7 +131,7 @@ class FlowerTransport(AbstractTransport):
                 self._introduce(node, data, signer)
             except RejectedError as rejected:
                 self._reject(node, rejected.reason)
-        self._greeted = {message: node for message, node in self._greeted.items() if message in self._open}
+        self._greeted = {message: asked for message, asked in self._greeted.items() if message in self._open}
 
     def _reject(self, node: int, reason: str) -> None:
         self._strange[node] = time.monotonic() + STRANGE
@@ -202,7 +197,7 @@ class FlowerTransport(AbstractTransport):
     def _site_at(self, node: int) -> int | None:
         return next((site for site, known in self.node_of.items() if known == node), None)
 
-    def _receive(self, messages: Mapping[str, int]) -> list[Replied]:
+    def _receive(self, messages: Collection[str]) -> list[Replied]:
         """The replies to these messages; an error that Flower reports for a node counts as a failure of its site."""
         replies = []
         for reply in self.mail.pull(messages) if messages else []:
