@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import pathlib
 import tempfile
@@ -56,13 +57,10 @@ def in_memory(
     """
     config = with_keys(plan, config, folder)
 
-    def site(numbers: Sequence[int], store: Store, run: str) -> Site:
-        return plan.site(numbers, store, run, config)
-
+    site = functools.partial(plan.site, config=config)
     sites = [[number] for number in range(plan.num_agents)]
-    kept = {"folder": pathlib.Path(folder), "missing": missing, "theta_star": plan.theta_star, "watch": watch}
-    kept |= {"reply_bound": reply_bound}
-    return _server(plan.task, site, sites, pathlib.Path(folder), faults, sync=False, **kept)
+    options = {"missing": missing, "theta_star": plan.theta_star, "watch": watch, "reply_bound": reply_bound}
+    return _server(plan.task, site, sites, pathlib.Path(folder), faults, sync=False, folder=folder, **options)
 
 
 def _server(
@@ -164,8 +162,8 @@ def federate(
             withhold = secure_aggregation
             return Site(task, some, numbers, store, run, streams, measured=own, withhold=withhold, secure=secure)
 
-        kept = {"folder": folder, "missing": missing, "theta_star": problem.theta_star, "watch": watch}
-        kept |= {"reply_bound": reply_bound}
-        server = _server(task, site, sites, pathlib.Path(home), faults, sync=folder is not None, **kept)
+        options = {"missing": missing, "theta_star": problem.theta_star, "watch": watch, "reply_bound": reply_bound}
+        sync = folder is not None
+        server = _server(task, site, sites, pathlib.Path(home), faults, sync=sync, folder=folder, **options)
         found = conduct(server, rounds, cost(problem, algorithm), resume)
     return dataclasses.replace(found, theta=problem.unravel(found.theta))

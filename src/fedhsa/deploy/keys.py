@@ -326,17 +326,14 @@ def _issued(leaf: x509.Certificate, root: x509.Certificate) -> bool:
     return False
 
 
-def _authority(folder: pathlib.Path) -> tuple[ec.EllipticCurvePrivateKey, bytes]:
-    if not (folder / "authority" / "ca.key").exists():
+def _issue(folder: pathlib.Path, path: pathlib.Path, public: object, days: int, names: object = None) -> pathlib.Path:
+    """Writes a certificate: of a node, with the authority's below it, or of the server if it has names."""
+    authority = folder / "authority"
+    if not (authority / "ca.key").exists():
         raise FileNotFoundError(
             f"{str(folder)!r} has no `authority/ca.key`, which signs certificates. Copy it back from its backup."
         )
-    return read_key(folder / "authority" / "ca.key"), (folder / "authority" / "ca.crt").read_bytes()
-
-
-def _issue(folder: pathlib.Path, path: pathlib.Path, public: object, days: int, names: object = None) -> pathlib.Path:
-    """Writes a certificate: of a node, with the authority's below it, or of the server if it has names."""
-    key, root = _authority(folder)
+    key, root = read_key(authority / "ca.key"), (authority / "ca.crt").read_bytes()
     name = SERVER if names is not None else path.stem
     leaf = _certificate(name, public, key, days, names=names)
     _write(path.parent, {path.name: leaf if names is not None else leaf + root})

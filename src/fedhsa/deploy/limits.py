@@ -132,15 +132,12 @@ class Audit:
                 if not line.endswith(b"\n"):
                     break
                 self._read += len(line)
-                self._note(line)
+                with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError):
+                    entry = json.loads(line)
+                    if entry["event"] == "sent" and entry["kind"] == "reply":
+                        whose = str(entry["run"]), int(entry["agent"])
+                        self._blocks[whose] = max(self._blocks.get(whose, 0), int(entry["block"]))
         return sum(count for (run, one), count in self._blocks.items() if one == agent and run != other_than)
-
-    def _note(self, line: bytes) -> None:
-        with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError):
-            entry = json.loads(line)
-            if entry["event"] == "sent" and entry["kind"] == "reply":
-                whose = str(entry["run"]), int(entry["agent"])
-                self._blocks[whose] = max(self._blocks.get(whose, 0), int(entry["block"]))
 
 
 def refusal(answer: bytes) -> dict[str, Any]:

@@ -63,7 +63,8 @@ class KeyPair:
         masked = values.copy()
         for member in cohort.members:
             if member.first != own:
-                stream = self._stream(member.public, _pair_label(own, member.first, label), values.size)
+                pair = f"{min(own, member.first)} {max(own, member.first)} ".encode()
+                stream = self._stream(member.public, VERSION + pair + label, values.size)
                 masked = masked + stream if own < member.first else masked - stream
         return masked
 
@@ -92,10 +93,6 @@ def label(*facts: Any) -> bytes:
         False
     """
     return hashlib.sha256(VERSION + json.dumps(facts).encode()).digest()
-
-
-def _pair_label(one: int, other: int, label: bytes) -> bytes:
-    return VERSION + f"{min(one, other)} {max(one, other)} ".encode() + label
 
 
 def _cryptography(name: str) -> Any:

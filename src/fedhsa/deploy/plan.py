@@ -99,10 +99,7 @@ class Plan:
     def __post_init__(self):
         _check.count("num_agents", self.num_agents)
         if self.agent is not None:
-            if _own.reference(self.agent) is None:
-                raise ValueError(
-                    f"`agent` must be MODULE:FUNCTION or FILE.py:FUNCTION, like `my_site:build`, got {self.agent!r}."
-                )
+            _reference(self.agent)  # raises if it is none
             if self.dim is None:
                 raise ValueError(
                     "`agent` requires `dim`, the number of parameters, which the server cannot find out by itself."
@@ -277,12 +274,16 @@ def _with_agent_number(config: Mapping[str, Any], number: int) -> dict[str, Any]
     return {**config, "data": data.replace("{number}", str(number))} if isinstance(data, str) else dict(config)
 
 
-def load_agent(text: str) -> Callable[[AgentContext], Any]:
-    """The function that builds agents, of `module:function` or `file.py:function`."""
+def _reference(text: str) -> _own.Reference:
     found = _own.reference(text)
     if found is None:
         raise ValueError(f"`agent` must be MODULE:FUNCTION or FILE.py:FUNCTION, like `my_site:build`, got {text!r}.")
-    build = _own.load("agent", found)
+    return found
+
+
+def load_agent(text: str) -> Callable[[AgentContext], Any]:
+    """The function that builds agents, of `module:function` or `file.py:function`."""
+    build = _own.load("agent", _reference(text))
     if not callable(build) or isinstance(build, type):
         raise ValueError(
             f"`agent`: {text} must be a function that takes an `AgentContext`, got {_own.in_words(build)}."

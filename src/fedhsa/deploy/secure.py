@@ -75,7 +75,12 @@ def check(task: Task, missing: Missing, num_sites: int) -> None:
             )
         if any(isinstance(kind, Coded) for kind in kinds):
             raise ValueError(_on_the_way("coded replies"))
-        _check_weights(exchange.mean_weights)
+        weights = exchange.mean_weights
+        if weights is not None and (ratio := float(np.max(weights) / np.min(weights))) > HEAVIEST:
+            raise ValueError(
+                f"`weights` may differ by a factor of {HEAVIEST} with secure aggregation, got {ratio:.3g}: the sum "
+                "would be little else than the reply of the heaviest agent. Use weights that are more alike."
+            )
     for layer in task.algorithm.layers:
         if layer.effects & ON_THE_WAY:
             raise ValueError(_on_the_way(type(layer).__name__))
@@ -89,15 +94,6 @@ def check(task: Task, missing: Missing, num_sites: int) -> None:
     if missing.action == "skip" and missing.at_least < 2:
         raise ValueError(
             "`at_least` must be at least 2 with `secure_aggregation` and 'skip': the sum of one agent is what it sent."
-        )
-
-
-def _check_weights(weights: Any) -> None:
-    """Raises if one agent's weight is so large that the sum is almost equal to its reply."""
-    if weights is not None and (ratio := float(np.max(weights) / np.min(weights))) > HEAVIEST:
-        raise ValueError(
-            f"`weights` may differ by a factor of {HEAVIEST} with secure aggregation, got {ratio:.3g}: the sum would "
-            "be little else than the reply of the heaviest agent. Use weights that are more alike."
         )
 
 

@@ -173,9 +173,8 @@ class Server:
         with precision(task.dtype):
             server = _initial_server(task.settings, jnp.asarray(task.theta, task.dtype))
         self._server_schema = Schema(server)
-        self.progress = Progress(0, server, np.full(len(self.sites), -1), [], -1)
         first = Record(self._error(server), float("nan"), 0, 0.0, 0, 0, 0)
-        self.progress.records.append(first)
+        self.progress = Progress(0, server, np.full(len(self.sites), -1), [first], -1)
 
     def resume(self) -> None:
         """Continues from the checkpoint of an earlier process."""
@@ -371,7 +370,9 @@ class Server:
                 answers = self._unmask(t, number, answers)
             replies = self._stack(number, answers)
             server = self._aggregates[number](server, replies, index)
-            if number == 0 and exchange.replies_are_operators and self._are_vectors(replies):
+            shapes = [leaf.shape for leaf in jax.tree.leaves(replies.values)]
+            is_vector = shapes == [(self.task.num_agents, len(self.task.theta))]
+            if number == 0 and exchange.replies_are_operators and is_vector:
                 norm = _norm(replies, exchange.sum_bits)
         return server, cohort, norm
 
@@ -584,7 +585,9 @@ class Server:
     def _rejected(self, site: int, packet: Packet, number: int) -> tuple[int, PyTree]:
         code, reason = words(packet.header.get("code")), words(packet.header.get("reason"))
         self._reasons[site] = reason
-        if code in ("missed", "conflict", "keys"):
+        newest = packet.header.get("newest")
+        behind = code == "stale" and type(newest) is int and self._can_catch_up(site, newest)
+        if behind or code in ("missed", "conflict", "keys"):
             self._agreed = None if code == "keys" else self._agreed
             self.journal("again", round=self.progress.round + 1, site=site, why=reason)
             raise _RestartRoundError(site)
@@ -592,10 +595,6 @@ class Server:
             self._give_up({site})
         if code == "diverged":
             self._sizes[site] = self._sizes_of_diverged(site, packet.header.get("diverged"))
-        newest = packet.header.get("newest")
-        if code == "stale" and type(newest) is int and self._can_catch_up(site, newest):
-            self.journal("again", round=self.progress.round + 1, site=site, why=reason)
-            raise _RestartRoundError(site)
         if code in ("failed", "diverged", "lost"):
             # A node without its state may have replaced the right node, which is absent.
             self._fail(site, reason, lasting=code != "lost")
@@ -629,14 +628,12 @@ class Server:
 
     def _stack(self, number: int, answers: dict[int, PyTree]) -> Replies:
         """All replies in the order of the agents; agents that were not asked have weight 0."""
-        present = [answers.get(site) for site in range(len(self.sites))]
         weights = None
-        if any(answer is None for answer in present):
-            pairs = zip(self.sites, present, strict=True)
-            there = [len(numbers) * [float(answer is not None)] for numbers, answer in pairs]
+        if len(answers) < len(self.sites):
+            there = [np.full(len(numbers), site in answers) for site, numbers in enumerate(self.sites)]
             weights = jnp.asarray(np.concatenate(there), self.task.dtype)
-        pairs = zip(self.schemas, present, strict=True)
-        filled = [schemas[number][2].zeros() if answer is None else answer for schemas, answer in pairs]
+        empty = enumerate(schemas[number][2] for schemas in self.schemas)
+        filled = [answers[site] if site in answers else schema.zeros() for site, schema in empty]
         return Replies(jax.tree.map(lambda *arrays: np.concatenate(arrays), *filled), weights)
 
     def _name(self, site: int) -> str:
@@ -658,11 +655,6 @@ class Server:
             return f"{stopped} Nothing is lost: mend that and start the run again."
         then = "resume it when the agents are back" if silent else "mend that and resume it"
         return f"{stopped} The run is kept up to round {t}: {then}, or run it without them with 'skip'."
-
-    def _are_vectors(self, replies: Replies) -> bool:
-        """Whether the replies are one vector of the size of the parameter from each agent."""
-        shapes = [leaf.shape for leaf in jax.tree.leaves(replies.values)]
-        return shapes == [(self.task.num_agents, len(self.task.theta))]
 
     def _error(self, server: PyTree) -> float:
         if self.theta_star is None:

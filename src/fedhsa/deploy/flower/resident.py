@@ -82,19 +82,12 @@ def stay(instructions: dict[str, Any]) -> None:
 
 def _end_with(process: int) -> None:
     """Ends this process immediately when another process ends."""
-    while _alive(process):
-        time.sleep(0.5)
+    with contextlib.suppress(ProcessLookupError):
+        while True:
+            with contextlib.suppress(PermissionError):  # it exists, and is another user's
+                os.kill(process, 0)
+            time.sleep(0.5)
     os._exit(0)
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 if __name__ == "__main__":
