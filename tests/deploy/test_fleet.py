@@ -293,7 +293,7 @@ def test_a_run_over_flower_behind_the_gate_is_that_of_the_engine(folder, link, g
         return PLAN.site([i], Store(tmp_path / f"{i}.state"), "run").answer
 
     with nodes(folder, gate, [answer(0), answer(1)]) as told:
-        transport = FlowerTransport(link.grid, lambda: hello(PLAN.task, "run"), {0: 0, 1: 1})
+        transport = FlowerTransport(link.grid, lambda: hello(PLAN.task, "run"), 2)
         server = Server(PLAN.task, transport, [[0], [1]], run="run")
         progress = server.run(3)
         assert len(transport.mail.ours) == 2  # both have said that they are ours

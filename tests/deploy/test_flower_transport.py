@@ -63,7 +63,7 @@ def answers(folder, tmp_path):
 def run(answers, folder, rounds=2, patience=20.0):
     """The parameter after some rounds, and the server."""
     grid = FakeGrid(answers)
-    carried = FlowerTransport(grid, lambda: hello(PLAN.task, "run", PLAN), {0: 0, 1: 1}, folder / "server")  # pyright: ignore[reportArgumentType]
+    carried = FlowerTransport(grid, lambda: hello(PLAN.task, "run", PLAN), 2, folder / "server")  # pyright: ignore[reportArgumentType]
     server = Server(PLAN.task, carried, [[0], [1]], run="run", missing=Missing("wait", patience))
     return np.asarray(server.run(rounds).server.theta), server
 
@@ -145,7 +145,7 @@ def test_a_node_answers_nobody_but_the_server(answers, folder):
 
 
 def test_a_node_that_does_not_fit_is_given_up_at_once_and_one_that_fails_alike_after_two_attempts(capsys):
-    found = FlowerTransport(None, lambda: b"", {0: 0, 1: 1})  # pyright: ignore[reportArgumentType]
+    found = FlowerTransport(None, lambda: b"", 2)  # pyright: ignore[reportArgumentType]
     found._introduce(7, failure_reply(b"", 0, MismatchError("`dim` is 5, use 4.")))
     assert found.hopeless(0) == "`dim` is 5, use 4."
     for _ in range(2):

@@ -18,16 +18,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from .._extras import install
+from .._files import locked
 from .._version import __version__
 from .address import split_address
 from .keys import members
 from .signing import Identity, Trust
 from .wire import RejectedError
-
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None
 
 SOON = 30
 """Days before the expiry of a certificate from which on there is a warning."""
@@ -53,11 +49,7 @@ class Finding(NamedTuple):
 
 
 def examine(
-    folder: str | os.PathLike,
-    *,
-    server: str | None = None,
-    superlink: str | None = None,
-    listen: str | None = None,
+    folder: str | os.PathLike, *, server: str | None = None, superlink: str | None = None, listen: str | None = None
 ) -> list[Finding]:
     """Looks at the folder of a node or a server, at this machine and at the way to the server.
 
@@ -169,8 +161,8 @@ def _disk(folder: pathlib.Path) -> Iterator[Finding]:
             file.flush()
             os.fsync(file.fileno())
             taken = time.perf_counter() - begin
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with locked(file.fileno(), wait=False, words=""):
+                pass
     except OSError as error:
         words = f"{folder}: {error.strerror or error}"
         yield Finding("disk", "warning", words, "Keep the state in a folder that can be written.")

@@ -1,5 +1,6 @@
 """Whether a user's agents fit the number of parameters that a run was started with, before the first round."""
 
+import contextlib
 from typing import Any
 
 import jax
@@ -35,8 +36,7 @@ def check_fits(agents: Any, dim: int, maker: str, o: Any = None) -> None:
 
 
 def _fits(agents: Any, dim: int, o: Any) -> bool:
-    try:
+    with contextlib.suppress(Exception):  # the user's code, at a size that it may not be made for
         check_operator(agents, np.zeros(dim), o)
-    except Exception:  # the user's code, at a size that it may not be made for
-        return False
-    return True
+        return True
+    return False

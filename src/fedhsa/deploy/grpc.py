@@ -177,7 +177,6 @@ class GrpcTransport(AbstractTransport):
         return reason if code == "mismatch" or times > 1 else None
 
     def close(self) -> None:
-        """Ends all streams and stops listening."""
         with self._lock:
             self._closed, streams = True, list(self._streams.values())
         for stream in streams:
@@ -301,7 +300,6 @@ class GrpcTransport(AbstractTransport):
         self._arrived.put((stream.site, None, b""))
 
     def _leave(self, stream: "_Stream") -> None:
-        """Removes a stream that has ended."""
         stream.end()
         with self._lock:
             mine = self._streams.get(stream.site) is stream
@@ -344,13 +342,11 @@ def federate_on_grpc(
     - `listen`: the address, host:port; `0.0.0.0` stands for all addresses of this machine.
     - `keys`: the server's folder that `fedhsa deploy keys` made.
     - `folder`: the folder for checkpoint, log and results.
-    - `missing`: the policy for nodes that do not answer.
+    - `missing`, `watch`, `options`: further arguments of `Server`.
     - `resume`: whether to continue the run in `folder`; `rounds` may be larger than before.
-    - `watch`: a function that is called with every event. `say`: a function that is called with a sentence when a node
-      connects or leaves.
+    - `say`: a function that is called with a sentence when a node connects or leaves.
     - `command`: the command that the manifest in `folder` records.
     - `sync`: whether the checkpoint must survive a loss of power, and not only the end of the process.
-    - `options`: further arguments of `Server`.
     """
     _check.count("rounds", rounds)
     home = pathlib.Path(folder)

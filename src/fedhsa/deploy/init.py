@@ -79,7 +79,7 @@ def write_files(
         "hardening": (TEMPLATES / "hardening.txt").read_text(),
     }
     texts = {
-        str(path.relative_to(TEMPLATES)): _filled(path.read_text(), values)
+        str(path.relative_to(TEMPLATES)): re.sub("@([a-z_]+)@", lambda found: values[found[1]], path.read_text())
         for path in sorted(TEMPLATES.rglob("*"))
         if path.is_file() and path.name != "hardening.txt"
     }
@@ -101,7 +101,3 @@ A run is started where the server is, for instance with docker compose:
     docker compose exec server {command}
 
 """
-
-
-def _filled(text: str, values: dict[str, str]) -> str:
-    return re.sub(r"@([a-z_]+)@", lambda found: values[found[1]], text)

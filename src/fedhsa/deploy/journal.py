@@ -40,7 +40,6 @@ class Journal:
         self.watch, self._mode = watch, 0o600 if private else 0o666
 
     def __call__(self, event: str, **facts: Any) -> None:
-        """Logs an event."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         entry = {"time": now, "event": event, **plain(facts)}
         if self.path is not None:
@@ -66,7 +65,6 @@ class Teller:
         self._say, self._said, self._last = say, set[str](), time.monotonic()
 
     def __call__(self, event: dict[str, Any]) -> None:
-        """Reports an event of the journal."""
         kind = event["event"]
         silent = time.monotonic() - self._last > SILENCE
         if kind == "round" and not silent and not is_tenth(event["round"], event["rounds"]):

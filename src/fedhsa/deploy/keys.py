@@ -240,7 +240,6 @@ class Member(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name in its certificate."""
         return node_name(self.number)
 
 
@@ -341,10 +340,7 @@ def _issue(folder: pathlib.Path, path: pathlib.Path, public: object, days: int, 
 
 
 def _issue_server(
-    folder: pathlib.Path,
-    names: x509.SubjectAlternativeName,
-    days: int,
-    key: ec.EllipticCurvePrivateKey | None = None,
+    folder: pathlib.Path, names: x509.SubjectAlternativeName, days: int, key: ec.EllipticCurvePrivateKey | None = None
 ) -> pathlib.Path:
     """Writes the server's certificate, and its key if it gets a new one."""
     if key is None:

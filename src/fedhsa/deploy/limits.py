@@ -111,7 +111,6 @@ class Audit:
         self._read, self._blocks, self._refusals = 0, dict[tuple[str, int], int](), 0
 
     def sent(self, **facts: Any) -> None:
-        """Records a message that is about to be sent."""
         if not self.path.parent.is_dir():
             _files.make_private(self.path.parent)
         self._journal("sent", **facts)

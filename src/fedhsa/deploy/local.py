@@ -84,7 +84,6 @@ class LocalNodes:
         self._open.close()
 
     def start(self, number: int) -> None:
-        """Starts a node, for the first time or again."""
         where = ["--server", self.address, "--keys", str(self.keys / f"node-{number}")]
         with contextlib.nullcontext() if self.logs is None else open(self.logs / f"node-{number}.log", "ab") as log:
             self.processes[number] = subprocess.Popen(

@@ -1,7 +1,7 @@
 """Measurements of sites on their own data: their definition at a site, and their storage at the server."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
@@ -52,17 +52,9 @@ class MeasuredAgent(NamedTuple):
 
     @property
     def counts(self) -> float:
-        """The weight as a number."""
         found = getattr(self.measure, "weight", 1.0) if self.weight is None else self.weight
         _check.scalar("weight", found, least=0.0, remedy="It says how much an agent counts in averages.")
         return float(found)
-
-
-def split_measured(agents: Iterable[Any]) -> tuple[list[Any], list[MeasuredAgent | None]]:
-    """The agents themselves, and what is measured of each."""
-    made = list(agents)
-    measured = [agent if isinstance(agent, MeasuredAgent) else None for agent in made]
-    return [agent.agent if isinstance(agent, MeasuredAgent) else agent for agent in made], measured
 
 
 class Returns:

@@ -69,7 +69,6 @@ class Faults:
         return kind
 
     def shuffle(self, replies: list[bytes]) -> None:
-        """Changes the order of the replies."""
         if self.reorder:
             self._random.shuffle(replies)
 

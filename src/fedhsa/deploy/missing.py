@@ -47,7 +47,6 @@ class Missing:
 
     @property
     def seconds(self) -> float:
-        """The patience as a number."""
         return float(self.patience or 0.0)
 
     def check(self, algorithm: AbstractAlgorithm, num_agents: int | None = None) -> None:

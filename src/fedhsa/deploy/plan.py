@@ -20,7 +20,7 @@ from ..problems.make import makers
 from ..sources import AbstractControlled, AbstractStream, Silent
 from .fit import MismatchError, check_fits
 from .limits import Audit, Limits
-from .measure import MeasuredAgent, split_measured
+from .measure import MeasuredAgent
 from .privacy import Account, Privacy
 from .secure import Secure, rehearse, whole
 from .site import Site, agents_of
@@ -204,14 +204,15 @@ class Plan:
         audit: Audit | None = None,
     ) -> Site:
         """Returns the site of these agents, with its own settings and limits, and its audit log."""
-        agents, streams, measured = self._agents(numbers, config or {})
-        privacy = Privacy.from_config(config or {})
+        config = config or {}
+        agents, streams, measured = self._agents(numbers, config)
+        privacy = Privacy.from_config(config)
         # Next to the folders of the runs: one account for all of them.
         path = store.path.parent.parent / "privacy.account"
         account = None if privacy is None else Account(Store(path), privacy, numbers)
-        secure = self._secure(numbers, config or {})
-        withhold = (privacy is not None or secure is not None) and not _is_set(config or {}, "release_metrics")
-        limits = Limits.from_config(config or {})
+        secure = self._secure(numbers, config)
+        withhold = (privacy is not None or secure is not None) and not _is_set(config, "release_metrics")
+        limits = Limits.from_config(config)
         return Site(self.task, agents, numbers, store, run, streams, account, measured, withhold, limits, audit, secure)
 
     def _secure(self, numbers: Sequence[int], config: Mapping[str, Any]) -> Secure | None:
@@ -238,7 +239,8 @@ class Plan:
         contexts = [AgentContext(number, self.num_agents, _with_agent_number(config, number)) for number in numbers]
         with _own.told(f"`agent`: {self.agent} raised an error"):
             made = [build(context) for context in contexts]
-        made, measured = split_measured(made)
+        measured = [agent if isinstance(agent, MeasuredAgent) else None for agent in made]
+        made = [agent.agent if isinstance(agent, MeasuredAgent) else agent for agent in made]
         for agent in made:
             if not isinstance(agent, AbstractAgent | Live):
                 raise TypeError(

@@ -62,7 +62,6 @@ class AbstractExporter(abc.ABC):
         """The values of each metric by its other labels, pairs of name and value."""
 
     def __call__(self, event: dict[str, Any]) -> None:
-        """Updates the metrics with an event."""
         with self._lock:
             self._take(event)
 

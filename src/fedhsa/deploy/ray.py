@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from .. import _check
-from .._extras import install
+from .._extras import need
 from ..engine import Result
 from ..engine.placement import count_cores
 from .missing import Missing
@@ -62,7 +62,6 @@ class SiteActor:
         self.site: Site = Plan.from_json(facts["plan"]).site(numbers, store, facts["run"], facts["config"])
 
     def answer(self, message: bytes) -> bytes:
-        """The reply to a message."""
         return self.site.answer(message)
 
     def ping(self) -> bytes:
@@ -129,7 +128,6 @@ class RayTransport(AbstractTransport):
         return reason if times > 1 or "MismatchError" in reason else None
 
     def close(self) -> None:
-        """Ends all actors."""
         for actor in self.actors.values():
             with contextlib.suppress(Exception):  # the actor or Ray itself has already ended
                 self._ray.kill(actor, no_restart=True)
@@ -243,14 +241,12 @@ def federate_on_ray(
       `"host:port"` or `"ray://host:port"` uses a cluster, which continues to run afterwards.
     - `actors`: the number of processes among which the agents are divided. Default: the number of cores.
     - `num_cpus`: the number of cores that each process reserves. Default: at most one, so that all processes fit.
-    - `missing`: the policy for actors that do not answer.
+    - `missing`, `watch`, `reply_bound`: as for `Server`.
     - `folder`: the folder for the states of server and actors and for the server's log. A cluster requires one, on a
       file system that all nodes share. Default: a temporary folder.
     - `resume`: whether to continue the run in `folder`; `rounds` may be larger than before.
-    - `watch`: a function that is called with every event.
     - `config`: the JSON values that the plan's `agent` function receives.
     - `command`: the command that the manifest in `folder` records.
-    - `reply_bound`: the largest norm that an agent's reply may have. Default: no bound.
     """
     _check.count("rounds", rounds)
     if folder is None and (resume or address != "local"):
@@ -344,10 +340,8 @@ def import_ray() -> Any:
     # Ray reads these variables on import: they turn off its usage reports and some warnings.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        return importlib.import_module("ray")
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"Ray is not installed. Install it with {install('ray')}.") from error
+    need("Ray", "ray", "ray")
+    return importlib.import_module("ray")
 
 
 @contextlib.contextmanager

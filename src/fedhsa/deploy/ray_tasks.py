@@ -182,9 +182,12 @@ def ray_executor(address: str | None = None, as_on: int | None = None) -> Iterat
         ...     return found.best
     """
     with contextlib.ExitStack() as stack:
-        where, environment = "", {}
-        cores = _join(stack, address or os.environ.get("RAY_ADDRESS"))
-        if cores is not None:
+        environment = {}
+        address = address or os.environ.get("RAY_ADDRESS")
+        if address is None:
+            address = "auto" if import_ray().is_initialized() else started_here()
+        if address not in (None, "local"):
+            cores = stack.enter_context(cluster(address, log_to_driver=False))
             where = f"of the cluster at {import_ray().get_runtime_context().gcs_address}"
         else:
             cores, where = stack.enter_context(private_ray(count_cores(), log_to_driver=False)), "of this machine"
@@ -194,13 +197,6 @@ def ray_executor(address: str | None = None, as_on: int | None = None) -> Iterat
         executor = RayExecutor(cores, where, as_on, environment)
         stack.callback(executor.shutdown, wait=False, cancel_futures=True)
         yield executor
-
-
-def _join(stack: contextlib.ExitStack, address: str | None) -> float | None:
-    """The cores of a cluster; None where there is none and none is asked for."""
-    if address is None:
-        address = "auto" if import_ray().is_initialized() else started_here()
-    return None if address in (None, "local") else stack.enter_context(cluster(address, log_to_driver=False))
 
 
 def perform(head: bytes, *arrays: np.ndarray) -> tuple[Any, ...]:

@@ -48,7 +48,6 @@ class Schema:
 
     @property
     def num_bytes(self) -> int:
-        """The size of the arrays."""
         return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in self.leaves)
 
     def plain(self) -> list[list[Any]]:

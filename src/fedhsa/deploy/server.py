@@ -138,7 +138,6 @@ class Server:
         self._sends = [Compiled(_send, number, *fixed) for number in numbers]
         self._aggregates = [Compiled(_aggregate, number, *fixed) for number in numbers]
         self._exchanges = task.algorithm.exchanges  # a property that rebuilds them in every call
-        self._bears_any = [exchange.bears_any_reply for exchange in self._exchanges]
         # As bytes, since settings may contain long arrays, and headers must be short.
         self._settings = np.frombuffer(json.dumps(task.plain()).encode(), np.uint8)
         room = 8 * (MOST + 1) * max(map(len, self.sites))  # for the sites' measurements
@@ -546,7 +545,7 @@ class Server:
         if self.secure:
             self._sizes[site] = np.zeros(agents)  # the server cannot know them
             return site, secure.read_masked(packet.arrays, self.task.schemas(1)[number][2])
-        finite = not self._bears_any[number]
+        finite = not self._exchanges[number].bears_any_reply
         values = self.schemas[site][number][2].join(packet.arrays, finite)
         self._check_size(site, packet.arrays, finite)
         return site, values

@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import functools
 import hashlib
 import os
 import pathlib
@@ -108,7 +109,7 @@ class Trust:
     def __init__(self, authority: x509.Certificate, register: str | os.PathLike | None = None):
         self.authority = authority
         self.register = None if register is None else pathlib.Path(register)
-        self._known: dict[bytes, _Known] = {}
+        self._known = functools.lru_cache(_KNOWN)(self._examine)
         self._registered: dict[str, tuple[tuple[int, ...], object]] = {}
 
     @classmethod
@@ -143,12 +144,7 @@ class Trust:
         return self._admit(certificate).name
 
     def _admit(self, encoded: bytes, name: str | None = None) -> _Known:
-        known = self._known.get(encoded)
-        if known is None:
-            known = self._examine(encoded)
-            if len(self._known) >= _KNOWN:
-                self._known.clear()
-            self._known[encoded] = known
+        known = self._known(encoded)
         if name is not None and known.name != name:
             raise RejectedError("forged", f"signed by {known.name}, not by {name}")
         now = _now()

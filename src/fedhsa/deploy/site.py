@@ -127,12 +127,11 @@ class Site:
         self._controlled = any(stream.controlled for stream in streams or [])
         if self._controlled:
             _check_controlled(task)
-        self._bears_any = [exchange.bears_any_reply for exchange in task.algorithm.exchanges]
+        self._exchanges = task.algorithm.exchanges  # a property that rebuilds them in every call
         self._block_length = task.algorithm.block_length
         if task.secure and secure is None:
             raise ValueError("`secure` is needed: the run is with secure aggregation. Give the site's keys, `Secure`.")
         self.masking = None if secure is None else aggregation.Masking(secure, task, run, self.numbers)
-        self._sum_bits = [exchange.sum_bits for exchange in task.algorithm.exchanges]
         self.account = account
         if account is not None:
             for _, _, reply_schema in self.schemas:
@@ -335,21 +334,21 @@ class Site:
 
     def _compute(self, state: State, header: dict[str, Any], message: PyTree, digest: str, at: Any) -> bytes:
         number = len(state.replies)
-        _, _, reply_schema = self.schemas[number]
+        exchange, (_, sent_schema, reply_schema) = self._exchanges[number], self.schemas[number]
         block = state.source if self.streams else self._draw(state)[1]
         values, memory = self._locals[number](message, state.memory, block, np.asarray(state.round))
         arrays = reply_schema.split(values)
         if self.account is not None:
             self.account.charge()
-            arrays = self.account.privacy.apply(arrays, self._sum_bits[number], self.task.num_agents)
-        if (bits := self._sum_bits[number]) is not None:
-            self._check_range(arrays, bits)
+            arrays = self.account.privacy.apply(arrays, exchange.sum_bits, self.task.num_agents)
+        if exchange.sum_bits is not None:
+            self._check_range(arrays, exchange.sum_bits)
         try:
-            reply_schema.join(arrays, finite=not self._bears_any[number])
+            reply_schema.join(arrays, finite=not exchange.bears_any_reply)
         except RejectedError:
             raise self._diverged(arrays) from None
         if self.masking is not None:
-            sent = aggregation.message_digest(self.schemas[number][1].split(message))
+            sent = aggregation.message_digest(sent_schema.split(message))
             state = state._replace(cohort=self.masking.members, messages=(*state.messages, sent))
             facts = (number, state.round, state.attempt, header["name"], state.past, state.messages)
             arrays = self.masking.apply(arrays, facts)
@@ -426,9 +425,8 @@ class Site:
         return tree.to_device(with_seed, self.task.dtype)
 
     def _block_like(self) -> PyTree:
-        shape = (len(self.numbers), self._block_length, 1)
-        likes = [stream.like for stream in self.streams or []]
-        return jax.tree.map(lambda x: np.zeros((*shape, *np.shape(x)), np.asarray(x).dtype), likes[0])
+        shape, like = (len(self.numbers), self._block_length, 1), (self.streams or [])[0].like
+        return jax.tree.map(lambda x: np.zeros((*shape, *np.shape(x)), np.asarray(x).dtype), like)
 
     def _header(self, kind: str, asked: dict[str, Any], **more: Any) -> dict[str, Any]:
         own = {"run": self.run, "task": self.task.digest, "first": int(self.numbers[0]), "agents": len(self.numbers)}

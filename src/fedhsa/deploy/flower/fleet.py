@@ -276,7 +276,6 @@ class Mailbox:
         http_grid.__dict__["pull_objects"] = soon
 
     def nodes(self) -> set[int]:
-        """The nodes that are online."""
         return set(self._grid.get_node_ids())
 
     def push(self, nodes: Mapping[int, bytes]) -> dict[str, int]:
@@ -398,7 +397,8 @@ def _attend(fleet: Fleet, answer: Callable[[bytes], bytes], ended: threading.Eve
             except (ObjectPullError, ObjectPushError):
                 pass  # the run has ended meanwhile, or the server will repeat its request
             except httpx.HTTPStatusError as error:
-                if not _of_ended_run(error.response):
+                of_ended_run = error.response.status_code == 403 and error.response.content
+                if not of_ended_run:
                     raise
             ended.wait(pace.pause(time.monotonic() - began))
     finally:
@@ -442,11 +442,6 @@ def _beat(fleet: Fleet, over: threading.Event) -> None:
             pass  # the other thread notices this too
         except RuntimeError:  # the connection was closed
             over.set()
-
-
-def _of_ended_run(response: httpx.Response) -> bool:
-    """Whether the SuperLink refuses a reply because its run has ended."""
-    return response.status_code == 403 and bool(response.content)
 
 
 def _status_in_words(address: str, response: httpx.Response) -> str:

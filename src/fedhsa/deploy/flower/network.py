@@ -66,11 +66,12 @@ class Network(Processes):
         self.keys = keys.make_keys(self.folder / "keys", self.nodes)
         self.address = f"127.0.0.1:{self._port or free_port()}"
         self._begin_superlink()
-        if not self.stock:  # fedhsa's nodes retry until the gate runs
-            self._launch_all()
-        self._await_superlink()
-        if self.stock:
-            self._launch_all()
+        if self.stock:  # fedhsa's nodes retry until the gate runs
+            self._await_superlink()
+        for i in range(self.nodes):
+            self._launch(i)
+        if not self.stock:
+            self._await_superlink()
         for i in range(self.nodes):
             self._await(i)
 
@@ -81,7 +82,6 @@ class Network(Processes):
 
     @property
     def node_pids(self) -> dict[int, int]:
-        """The process ids of the SuperNodes that run."""
         return {i: node.pid for i, node in sorted(self._nodes.items()) if node.alive}
 
     def stop_node(self, node: int) -> None:
@@ -127,10 +127,6 @@ class Network(Processes):
                 raise self.failed("gate", "did not start")
             time.sleep(POLL)
         self.point_to(found[1], self.keys / "server" / "ca.crt")
-
-    def _launch_all(self) -> None:
-        for i in range(self.nodes):
-            self._launch(i)
 
     def _launch(self, node: int) -> None:
         if not 0 <= node < self.nodes:

@@ -31,7 +31,8 @@ POLL = 0.05
 _NAME = "federation"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
-# Several commands with one start of Flower's command line.
+# Runs an app if there are arguments, and lists the run's status, with one start of Flower's command line; its
+# `run` ends with 0 even if the app failed.
 _FLWR = """
 import pathlib, sys, time
 from flwr.cli.app import app
@@ -42,14 +43,10 @@ def flwr(*arguments):
     except SystemExit as end:
         if end.code:
             raise
-"""
-# Flower's `run` ends with 0 even if the app failed, so the run's status is read.
-_RUN = f"""{_FLWR}
-flwr("run", *sys.argv[2:])
-print(sys.argv[1], flush=True)
-flwr("list", "--limit", "1", "--format", "json")
-"""
-_LIST = f"""{_FLWR}
+
+if sys.argv[1:]:
+    flwr("run", *sys.argv[2:])
+    print(sys.argv[1], flush=True)
 flwr("list", "--limit", "1", "--format", "json")
 """
 _STATUS, _UNDER_WAY = "-- status of the run --", re.compile(r'"status": "(pending|starting|running)')
@@ -210,7 +207,7 @@ class Processes:
         app = pathlib.Path(app).absolute()
         if not (app / "pyproject.toml").is_file():
             raise FileNotFoundError(f"`app`: {str(app)!r} has no pyproject.toml. Name the folder of a Flower app.")
-        command = [sys.executable, "-c", _RUN, _STATUS, str(app), _NAME, "--stream"]
+        command = [sys.executable, "-c", _FLWR, _STATUS, str(app), _NAME, "--stream"]
         if config:
             _files.write_text(self.folder / "run.toml", toml(config))
             command += ["--run-config", str(self.folder / "run.toml")]
@@ -226,7 +223,7 @@ class Processes:
         # On an overloaded machine, Flower's stream of lines may end before the run does.
         while not process.returncode and _UNDER_WAY.search(status):
             time.sleep(5)
-            process = self.start("status", [sys.executable, "-c", _LIST], stream=True)
+            process = self.start("status", [sys.executable, "-c", _FLWR], stream=True)
             status = "\n".join(process.lines())
             process.kill()
         return process.returncode or (0 if "finished:completed" in status else 1)
@@ -274,7 +271,6 @@ class Kept:
         return self._keeper.poll()
 
     def output(self) -> str:
-        """The log of this process so far."""
         with open(self._log, "rb") as file:
             file.seek(self._begin)
             return file.read().decode(errors="replace")

@@ -25,12 +25,8 @@ def main(grid: Grid, context: Context) -> None:
     folder = pathlib.Path(str(config["out"])).expanduser().absolute()
     missing = Missing(str(config["missing"]), float(config["patience"]) or None, int(config["at-least"]))
     told = Plan.from_json(str(config["told"]))
-    transport = FlowerTransport(
-        grid,
-        lambda: hello(plan.task, server.run_id, told),
-        {number: number for number in range(plan.num_agents)},
-        pathlib.Path(str(config["keys"])).expanduser() if config["keys"] else None,
-    )
+    keys = pathlib.Path(str(config["keys"])).expanduser() if config["keys"] else None
+    transport = FlowerTransport(grid, lambda: hello(plan.task, server.run_id, told), plan.num_agents, keys)
     watch = Teller(print_for_user) if config.get("events") != "json" else print_event
     bound = float(config.get("reply-bound", 0)) or None
     server = server_of(plan, transport, missing=missing, folder=folder, watch=watch, reply_bound=bound)

@@ -45,7 +45,12 @@ def run_superlink(
     - `tell`: a function that is called with a sentence when something changes.
     """
     folder = server_keys(keys)
-    _check_free(host, port)
+    try:  # before a SuperLink is started
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except OSError as error:
+        raise RuntimeError(
+            f"{host}:{port} cannot be listened on: {error.strerror}. Name another with `--listen`."
+        ) from None
 
     async def admit() -> None:
         """Adds the register's keys to the SuperLink; the gate refuses keys that are removed from the register."""
@@ -77,13 +82,3 @@ def run_superlink(
         superlink, inside = processes.superlink([*arguments, "--enable-supernode-auth"], folder / "ca.crt", inner)
         gate = Gate(folder, inside)
         asyncio.run(serve())
-
-
-def _check_free(host: str, port: int) -> None:
-    """Raises if the address cannot be used, before a SuperLink is started."""
-    try:
-        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
-    except OSError as error:
-        raise RuntimeError(
-            f"{host}:{port} cannot be listened on: {error.strerror}. Name another with `--listen`."
-        ) from None

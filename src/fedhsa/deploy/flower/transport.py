@@ -28,13 +28,13 @@ def print_for_user(words: str) -> None:
 
 
 class FlowerTransport(AbstractTransport):
-    """Reaches the nodes of a Flower federation, whose answers state which agents they have.
+    """Reaches the nodes of a Flower federation, each with one agent, which its answers state.
 
     **Arguments:**
 
     - `grid`: Flower's grid.
     - `hello`: a function that makes the message that asks a node to identify itself.
-    - `site_of`: a mapping from the number of each site's first agent to the site.
+    - `num_sites`: the number of agents, each of which is a site.
     - `keys`: the server's folder with keys. Requests are signed, and replies are accepted only if the right node has
       signed them, so that the owner of the SuperLink can forge neither. Without keys, Flower is trusted.
     """
@@ -42,15 +42,8 @@ class FlowerTransport(AbstractTransport):
     name = "flower"
     pause = 2.0
 
-    def __init__(
-        self,
-        grid: Grid,
-        hello: Callable[[], bytes],
-        site_of: Mapping[int, int],
-        keys: str | os.PathLike | None = None,
-    ):
-        self.mail, self.hello, self.site_of = Mailbox(grid), hello, site_of
-        self._first = {site: agent for agent, site in site_of.items()}
+    def __init__(self, grid: Grid, hello: Callable[[], bytes], num_sites: int, keys: str | os.PathLike | None = None):
+        self.mail, self.hello, self.num_sites = Mailbox(grid), hello, num_sites
         self._identity = None if keys is None else Identity.load(keys)
         self._trust = None if keys is None else Trust.load(keys)
         # Seconds that replies take; older replies, such as the first with its compilation, count less.
@@ -147,7 +140,7 @@ class FlowerTransport(AbstractTransport):
         if signer is not None and first != signer:
             self._reject(node, f"it has the key of agent {signer}, and says that it is another")
             return
-        named = self.site_of.get(first) if type(first) is int else None
+        named = first if type(first) is int and 0 <= first < self.num_sites else None
         site = named if header.get("kind") == "present" else None
         if site is None:
             reason = words(header.get("reason"), "it does not speak our language")
@@ -187,10 +180,10 @@ class FlowerTransport(AbstractTransport):
                 if site is None:
                     continue
                 try:
-                    data = self._trust.open(data, node_name(self._first[site]))
+                    data = self._trust.open(data, node_name(site))
                 except RejectedError as rejected:
                     self._troubles[site] = rejected.reason
-                    print_for_user(f"A reply in the name of agent {self._first[site]} was refused: {rejected.reason}")
+                    print_for_user(f"A reply in the name of agent {site} was refused: {rejected.reason}")
                     continue
             yield data
 
