@@ -54,12 +54,9 @@ class Limits:
     def from_config(cls, config: Mapping[str, Any]) -> "Limits":
         """Reads a node's settings `max_rounds`, `max_restarts` and `exchanges` (names, separated by commas)."""
         given = {name: config[name] for name in SETTINGS if config.get(name) not in (None, "", ())}
-        limits: dict[str, Any] = {}
-        for name in ("max_rounds", "max_restarts"):
-            if name in given:
-                limits[name.removeprefix("max_")] = _whole(name, given[name])
-        if "exchanges" in given:
-            names = given["exchanges"]
+        names = given.pop("exchanges", None)
+        limits: dict[str, Any] = {name.removeprefix("max_"): _whole(name, value) for name, value in given.items()}
+        if names is not None:
             names = names.split(",") if isinstance(names, str) else names
             limits["exchanges"] = tuple(name.strip() for name in names)
         return cls(**limits)

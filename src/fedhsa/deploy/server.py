@@ -631,8 +631,8 @@ class Server:
         if len(answers) < len(self.sites):
             there = [np.full(len(numbers), site in answers) for site, numbers in enumerate(self.sites)]
             weights = jnp.asarray(np.concatenate(there), self.task.dtype)
-        empty = enumerate(schemas[number][2] for schemas in self.schemas)
-        filled = [answers[site] if site in answers else schema.zeros() for site, schema in empty]
+        expected = enumerate(schemas[number][2] for schemas in self.schemas)
+        filled = [answers[site] if site in answers else schema.zeros() for site, schema in expected]
         return Replies(jax.tree.map(lambda *arrays: np.concatenate(arrays), *filled), weights)
 
     def _name(self, site: int) -> str:
