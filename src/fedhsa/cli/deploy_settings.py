@@ -24,9 +24,7 @@ object per line) and server.state (the checkpoint; --resume continues from it).
 If sites measure the parameter on their own data (see
 docs/tutorials/three-sites.md), it also receives metrics.csv, metrics.png and
 metrics.pdf.
-`fedhsa deploy status` shows the progress of a run, also while it runs.
-"""
-
+`fedhsa deploy status` shows the progress of a run, also while it runs."""
 _NO_MASKS = (
     "`secure_aggregation` hides nothing on stock SuperNodes, which run the code that the server sends. Use "
     "`fedhsa deploy node` and `--keys` instead."
@@ -37,6 +35,7 @@ _NO_MASKS = (
 class AbstractDeploySettings(TrackFlags, AbstractSettings):
     """The settings that all runs by messages have."""
 
+    files = _FILES
     nodes_decide: ClassVar[bool] = False
     """Whether each node, and not the person who starts the run, sets noise and limits."""
 
@@ -191,20 +190,17 @@ class AbstractDeploySettings(TrackFlags, AbstractSettings):
 
 @dataclasses.dataclass(frozen=True)
 class MemorySettings(AbstractDeploySettings):
-    """The settings of `fedhsa deploy memory`."""
+    """Runs a federation inside this process, with the same server, sites and messages
+    as on a network. It shows what they do, and what happens when something fails.
+
+    Examples:
+      fedhsa deploy memory
+      fedhsa deploy memory --problem td --step-size 0.05 --faults 0.3
+      fedhsa deploy memory --agent examples/private_series/site.py:build --dim 4 \\
+          --data examples/private_series/data/{number}.csv
+    """
 
     command = "deploy memory"
-    description = f"""\
-Runs a federation inside this process, with the same server, sites and messages
-as on a network. It shows what they do, and what happens when something fails.
-
-Examples:
-  fedhsa deploy memory
-  fedhsa deploy memory --problem td --step-size 0.05 --faults 0.3
-  fedhsa deploy memory --agent examples/private_series/site.py:build --dim 4 \\
-      --data examples/private_series/data/{{number}}.csv
-
-{_FILES}"""
 
     faults: Annotated[float, tyro.conf.arg(metavar="0..1")] = 0.0
     """The probability that a message is lost, late, repeated or garbled, or that its site is killed."""
@@ -219,21 +215,18 @@ Examples:
 
 @dataclasses.dataclass(frozen=True)
 class RaySettings(AbstractDeploySettings):
-    """The settings of `fedhsa deploy ray`."""
+    """Runs a federation on Ray: agents are divided among actors, long-lived processes
+    that may be on other machines of a trusted cluster. Rounds take milliseconds.
+
+    Examples:
+      fedhsa deploy ray --num-agents 1000 --actors 4
+      fedhsa deploy ray --address auto --out /shared/run     (a running cluster)
+
+    An actor that dies is restarted and continues from the state that it saved in
+    the output folder. On a cluster, all machines must share this folder.
+    """
 
     command = "deploy ray"
-    description = f"""\
-Runs a federation on Ray: agents are divided among actors, long-lived processes
-that may be on other machines of a trusted cluster. Rounds take milliseconds.
-
-Examples:
-  fedhsa deploy ray --num-agents 1000 --actors 4
-  fedhsa deploy ray --address auto --out /shared/run     (a running cluster)
-
-An actor that dies is restarted and continues from the state that it saved in
-the output folder. On a cluster, all machines must share this folder.
-
-{_FILES}"""
 
     address: str = "local"
     """local: start Ray for this run; auto or HOST:PORT: use a running cluster."""
@@ -250,28 +243,25 @@ the output folder. On a cluster, all machines must share this folder.
 
 @dataclasses.dataclass(frozen=True)
 class GrpcSettings(AbstractDeploySettings):
-    """The settings of `fedhsa deploy grpc`."""
+    """Runs a federation over gRPC: this process is the server, and the nodes (`fedhsa
+    deploy node --server HOST:PORT`) connect to it over TLS. Each node has its own
+    certificate, whose name is its agent's. An exchange takes milliseconds.
+
+    Examples:
+      fedhsa deploy grpc --listen 0.0.0.0:8000 --keys server --num-agents 3 \\
+          --problem td --step-size 0.05 --rounds 100
+      agents that each node builds from its own data (the nodes were started
+      with `fedhsa deploy node --agent site.py:build --data my.csv ...`):
+        fedhsa deploy grpc --listen 0.0.0.0:8000 --keys server --num-agents 3 \\
+            --agent site.py:build --dim 4
+
+    The run begins when the nodes are connected; they and the server may be started
+    in any order. All of them may be killed and started again, the server with
+    --resume. Nodes stay connected for the next run. Each node sets its own code,
+    data, noise and limits.
+    """
 
     command, nodes_decide = "deploy grpc", True
-    description = f"""\
-Runs a federation over gRPC: this process is the server, and the nodes (`fedhsa
-deploy node --server HOST:PORT`) connect to it over TLS. Each node has its own
-certificate, whose name is its agent's. An exchange takes milliseconds.
-
-Examples:
-  fedhsa deploy grpc --listen 0.0.0.0:8000 --keys server --num-agents 3 \\
-      --problem td --step-size 0.05 --rounds 100
-  agents that each node builds from its own data (the nodes were started
-  with `fedhsa deploy node --agent site.py:build --data my.csv ...`):
-    fedhsa deploy grpc --listen 0.0.0.0:8000 --keys server --num-agents 3 \\
-        --agent site.py:build --dim 4
-
-The run begins when the nodes are connected; they and the server may be started
-in any order. All of them may be killed and started again, the server with
---resume. Nodes stay connected for the next run. Each node sets its own code,
-data, noise and limits.
-
-{_FILES}"""
 
     listen: Annotated[str, tyro.conf.arg(metavar="HOST:PORT")] = "127.0.0.1:8000"
     """The address to listen on; 0.0.0.0 stands for all addresses of this machine."""
@@ -298,23 +288,20 @@ data, noise and limits.
 
 @dataclasses.dataclass(frozen=True)
 class DemoSettings(AbstractDeploySettings):
-    """The settings of `fedhsa deploy demo`."""
+    """Runs a real federation on this machine: a server and one node per agent, with
+    encryption and keys, which are started for this run and removed after it. No
+    other machine is contacted. It takes seconds over gRPC, and about a minute on
+    Flower, most of it for the start.
+
+    Examples:
+      fedhsa deploy demo
+      fedhsa deploy demo --transport flower
+      fedhsa deploy demo --problem td --step-size 0.05 --num-agents 4 --rounds 10
+      fedhsa deploy demo --agent examples/private_series/site.py:build --dim 4 \\
+          --data examples/private_series/data/{number}.csv
+    """
 
     command = "deploy demo"
-    description = f"""\
-Runs a real federation on this machine: a server and one node per agent, with
-encryption and keys, which are started for this run and removed after it. No
-other machine is contacted. It takes seconds over gRPC, and about a minute on
-Flower, most of it for the start.
-
-Examples:
-  fedhsa deploy demo
-  fedhsa deploy demo --transport flower
-  fedhsa deploy demo --problem td --step-size 0.05 --num-agents 4 --rounds 10
-  fedhsa deploy demo --agent examples/private_series/site.py:build --dim 4 \\
-      --data examples/private_series/data/{{number}}.csv
-
-{_FILES}"""
 
     rounds: Annotated[int, tyro.conf.arg(metavar="T")] = 5
     """Total number of rounds."""
@@ -342,29 +329,26 @@ Examples:
 
 @dataclasses.dataclass(frozen=True)
 class FlowerSettings(AbstractDeploySettings):
-    """The settings of `fedhsa deploy flower`."""
+    """Writes or runs a standard Flower app for any problem and algorithm, or for your
+    own agents, each of which its node builds from data that stay there.
+
+    Examples:
+      write the app, to run it yourself with `flwr run my-app ...`:
+        fedhsa deploy flower --write my-app --rounds 50
+      run it on your federation, on the machine of `fedhsa deploy superlink`:
+        fedhsa deploy flower --superlink 127.0.0.1:8001 --keys server --rounds 50
+      agents that each node builds from its own data (the nodes were started
+      with `fedhsa deploy node --agent site.py:build --data my.csv ...`):
+        fedhsa deploy flower --superlink ... --agent site.py:build --dim 4
+      run it on a federation of stock SuperNodes, without signatures:
+        fedhsa deploy flower --superlink 192.0.2.7:8000 --root-certificates ca.crt
+
+    The results are written to `--out` on the SuperLink's machine. This path is
+    relative to the current folder with `--keys`, and otherwise to the folder in
+    which the SuperLink was started.
+    """
 
     command, nodes_decide = "deploy flower", True
-    description = f"""\
-Writes or runs a standard Flower app for any problem and algorithm, or for your
-own agents, each of which its node builds from data that stay there.
-
-Examples:
-  write the app, to run it yourself with `flwr run my-app ...`:
-    fedhsa deploy flower --write my-app --rounds 50
-  run it on your federation, on the machine of `fedhsa deploy superlink`:
-    fedhsa deploy flower --superlink 127.0.0.1:8001 --keys server --rounds 50
-  agents that each node builds from its own data (the nodes were started
-  with `fedhsa deploy node --agent site.py:build --data my.csv ...`):
-    fedhsa deploy flower --superlink ... --agent site.py:build --dim 4
-  run it on a federation of stock SuperNodes, without signatures:
-    fedhsa deploy flower --superlink 192.0.2.7:8000 --root-certificates ca.crt
-
-The results are written to `--out` on the SuperLink's machine. This path is
-relative to the current folder with `--keys`, and otherwise to the folder in
-which the SuperLink was started.
-
-{_FILES}"""
 
     write: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
     """Only write the app to this folder."""
@@ -418,19 +402,17 @@ which the SuperLink was started.
 
 @dataclasses.dataclass(frozen=True)
 class StatusSettings(AbstractFlags):
-    """The settings of `fedhsa deploy status`."""
+    """Shows the progress of a run, during the run or afterwards, from its output
+    folder. Given a node's folder, shows from the node's own log what it has sent
+    and refused.
+
+    Examples:
+      fedhsa deploy status
+      fedhsa deploy status runs/deploy/demo --json
+      fedhsa deploy status node-0
+    """
 
     command = "deploy status"
-    description = """\
-Shows the progress of a run, during the run or afterwards, from its output
-folder. Given a node's folder, shows from the node's own log what it has sent
-and refused.
-
-Examples:
-  fedhsa deploy status
-  fedhsa deploy status runs/deploy/demo --json
-  fedhsa deploy status node-0
-"""
 
     folder: Annotated[
         tyro.conf.Positional[pathlib.Path | None], tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(the latest)")

@@ -18,19 +18,17 @@ MARKS = {"ok": "ok      ", "warning": "warning ", "failure": "FAILURE "}
 
 @dataclasses.dataclass(frozen=True)
 class DoctorSettings(AbstractFlags):
-    """The settings of `fedhsa deploy doctor`."""
+    """Checks whether this machine can take part in a federation: file modes,
+    certificates, versions, disk and clock, and the connection to the server. Suggests
+    remedies, and changes nothing. The exit code is 1 if a check failed.
+
+    Examples:
+      at a site, with gRPC:    fedhsa deploy doctor my-node --server 192.0.2.7:8000
+      at a site, with Flower:  fedhsa deploy doctor my-node --superlink 192.0.2.7:8000
+      at the server:           fedhsa deploy doctor server --listen 0.0.0.0:8000
+    """
 
     command = "deploy doctor"
-    description = """\
-Checks whether this machine can take part in a federation: file modes,
-certificates, versions, disk and clock, and the connection to the server. Suggests
-remedies, and changes nothing. The exit code is 1 if a check failed.
-
-Examples:
-  at a site, with gRPC:    fedhsa deploy doctor my-node --server 192.0.2.7:8000
-  at a site, with Flower:  fedhsa deploy doctor my-node --superlink 192.0.2.7:8000
-  at the server:           fedhsa deploy doctor server --listen 0.0.0.0:8000
-"""
 
     folder: Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")]
     """The folder of the node or of the server, with its keys."""

@@ -13,20 +13,18 @@ from .settings import AbstractFlags
 
 @dataclasses.dataclass(frozen=True)
 class InitSettings(AbstractFlags):
-    """The settings of `fedhsa deploy init`."""
+    """Writes files that run a federation on real machines: a Dockerfile and, for the
+    server and for a site, a docker compose file, a systemd unit and a Kubernetes
+    manifest; also a dashboard and a configuration for monitoring. Each file begins
+    with the steps to take before using it. The files contain no secrets: keys come
+    from `fedhsa deploy keys`.
+
+    Examples:
+      fedhsa deploy init my-files --host 192.0.2.7 --nodes 5
+      fedhsa deploy init my-files --host fed.example.org --port 443 --flower
+    """
 
     command = "deploy init"
-    description = """\
-Writes files that run a federation on real machines: a Dockerfile and, for the
-server and for a site, a docker compose file, a systemd unit and a Kubernetes
-manifest; also a dashboard and a configuration for monitoring. Each file begins
-with the steps to take before using it. The files contain no secrets: keys come
-from `fedhsa deploy keys`.
-
-Examples:
-  fedhsa deploy init my-files --host 192.0.2.7 --nodes 5
-  fedhsa deploy init my-files --host fed.example.org --port 443 --flower
-"""
 
     folder: Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="FOLDER")] = pathlib.Path("deployment")
     """The folder to write to."""

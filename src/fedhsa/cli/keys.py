@@ -59,16 +59,14 @@ _Host = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")]
 
 @dataclasses.dataclass(frozen=True)
 class CreateSettings(AbstractFlags):
-    """The settings of `fedhsa deploy keys create`."""
+    """Makes the authority of a federation and the certificate of its server, for
+    nodes that make their own keys.
+
+    Example:
+      fedhsa deploy keys create my-federation --host fed.example.org 192.0.2.7
+    """
 
     command = "deploy keys create"
-    description = """\
-Makes the authority of a federation and the certificate of its server, for
-nodes that make their own keys.
-
-Example:
-  fedhsa deploy keys create my-federation --host fed.example.org 192.0.2.7
-"""
 
     folder: Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="FOLDER")] = pathlib.Path("federation")
     """The new folder."""
@@ -85,7 +83,6 @@ class AllSettings(CreateSettings):
     """The settings of `fedhsa deploy keys` without a form."""
 
     command = "deploy keys"
-    description = HELP
 
     nodes: int = 3
     """Number of nodes, each with its own key."""
@@ -93,17 +90,15 @@ class AllSettings(CreateSettings):
 
 @dataclasses.dataclass(frozen=True)
 class RequestSettings(AbstractFlags):
-    """The settings of `fedhsa deploy keys request`."""
+    """Makes a private key for this node, and a request to send to the operator. If the
+    node already has a key, this begins its replacement: the old key stays in use
+    until the new certificate is accepted.
+
+    Example:
+      fedhsa deploy keys request my-node
+    """
 
     command = "deploy keys request"
-    description = """\
-Makes a private key for this node, and a request to send to the operator. If the
-node already has a key, this begins its replacement: the old key stays in use
-until the new certificate is accepted.
-
-Example:
-  fedhsa deploy keys request my-node
-"""
 
     folder: _Folder
     """The node's folder."""
@@ -111,17 +106,15 @@ Example:
 
 @dataclasses.dataclass(frozen=True)
 class SignSettings(AbstractFlags):
-    """The settings of `fedhsa deploy keys sign`."""
+    """Signs a node's request, which makes it the agent with this number, and adds its
+    certificate to the register, server/nodes.
+
+    Example:
+      fedhsa deploy keys sign my-federation request.pem --number 0 \\
+          --fingerprint 5cd2-52fb-0ce8-9324-36fa-f8cc-d104-0981
+    """
 
     command = "deploy keys sign"
-    description = """\
-Signs a node's request, which makes it the agent with this number, and adds its
-certificate to the register, server/nodes.
-
-Example:
-  fedhsa deploy keys sign my-federation request.pem --number 0 \\
-      --fingerprint 5cd2-52fb-0ce8-9324-36fa-f8cc-d104-0981
-"""
 
     folder: _Folder
     """The federation's folder."""
@@ -139,15 +132,13 @@ Example:
 
 @dataclasses.dataclass(frozen=True)
 class AcceptSettings(AbstractFlags):
-    """The settings of `fedhsa deploy keys accept`."""
+    """Installs the certificate that the operator has sent in this node's folder.
+
+    Example:
+      fedhsa deploy keys accept my-node node-0.crt
+    """
 
     command = "deploy keys accept"
-    description = """\
-Installs the certificate that the operator has sent in this node's folder.
-
-Example:
-  fedhsa deploy keys accept my-node node-0.crt
-"""
 
     folder: _Folder
     """The node's folder."""
@@ -157,18 +148,16 @@ Example:
 
 @dataclasses.dataclass(frozen=True)
 class RenewSettings(AbstractFlags):
-    """The settings of `fedhsa deploy keys renew`."""
+    """Renews the certificate of a node or of the server, for the same key. The old
+    certificate stays valid until it expires, so nothing is interrupted.
+
+    Examples:
+      fedhsa deploy keys renew my-federation 0
+      fedhsa deploy keys renew my-federation server
+      fedhsa deploy keys renew my-federation server --host new.example.org
+    """
 
     command = "deploy keys renew"
-    description = """\
-Renews the certificate of a node or of the server, for the same key. The old
-certificate stays valid until it expires, so nothing is interrupted.
-
-Examples:
-  fedhsa deploy keys renew my-federation 0
-  fedhsa deploy keys renew my-federation server
-  fedhsa deploy keys renew my-federation server --host new.example.org
-"""
 
     folder: _Folder
     """The federation's folder."""
@@ -184,16 +173,14 @@ Examples:
 
 @dataclasses.dataclass(frozen=True)
 class ExcludeSettings(AbstractFlags):
-    """The settings of `fedhsa deploy keys exclude`."""
+    """Removes a node from the register. The server refuses it from the next message
+    on, also during a run.
+
+    Example:
+      fedhsa deploy keys exclude my-federation 0
+    """
 
     command = "deploy keys exclude"
-    description = """\
-Removes a node from the register. The server refuses it from the next message
-on, also during a run.
-
-Example:
-  fedhsa deploy keys exclude my-federation 0
-"""
 
     folder: _Folder
     """The federation's folder, or the server's copy of `server`."""
@@ -203,15 +190,13 @@ Example:
 
 @dataclasses.dataclass(frozen=True)
 class ListSettings(AbstractFlags):
-    """The settings of `fedhsa deploy keys list`."""
+    """Lists the nodes in the register and the expiry dates of all certificates.
+
+    Example:
+      fedhsa deploy keys list my-federation
+    """
 
     command = "deploy keys list"
-    description = """\
-Lists the nodes in the register and the expiry dates of all certificates.
-
-Example:
-  fedhsa deploy keys list my-federation
-"""
 
     folder: _Folder
     """The federation's folder, or the server's copy of `server`."""

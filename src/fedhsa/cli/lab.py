@@ -15,21 +15,19 @@ from .settings import AbstractFlags
 
 @dataclasses.dataclass(frozen=True)
 class LabSettings(AbstractFlags):
-    """The settings of `fedhsa lab`."""
+    """Opens a page in the browser on which the settings are sliders and the exact
+    error curves of FedHSA, LocalSA and two other methods move with them. The
+    page shows the drift of the agents, the floor split into bias and noise, a map
+    of the best method, and the command and the Python for the current setting.
+    It runs on this machine: no request leaves it. Ctrl-C ends it.
+
+    Examples:
+      the quadratic problem:   fedhsa lab
+      a grid world:            fedhsa lab grid-worlds
+      on a remote machine:     fedhsa lab --port 8080 --no-browser
+    """
 
     command = "lab"
-    description = """\
-Opens a page in the browser on which the settings are sliders and the exact
-error curves of FedHSA, LocalSA and two other methods move with them. The
-page shows the drift of the agents, the floor split into bias and noise, a map
-of the best method, and the command and the Python for the current setting.
-It runs on this machine: no request leaves it. Ctrl-C ends it.
-
-Examples:
-  the quadratic problem:   fedhsa lab
-  a grid world:            fedhsa lab grid-worlds
-  on a remote machine:     fedhsa lab --port 8080 --no-browser
-"""
 
     page: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="[quadratic|grid-worlds]")] = "quadratic"
     """The page that is opened; the pages link to each other."""

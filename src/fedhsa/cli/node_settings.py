@@ -13,24 +13,22 @@ from .settings import AbstractFlags
 
 @dataclasses.dataclass(frozen=True)
 class SuperlinkSettings(AbstractFlags):
-    """The settings of `fedhsa deploy superlink`."""
+    """Runs Flower's SuperLink, which only this machine can reach, and in front of it a
+    gate, which the nodes can reach. The gate forwards the requests that nodes need,
+    if the node's certificate is in the folder `nodes` of the keys, and refuses all
+    others. Adding a certificate there admits the node within a second, and removing
+    it excludes the node.
+
+    Examples:
+      fedhsa deploy superlink --keys server --listen 0.0.0.0:8000
+    a run, from a second terminal:
+      fedhsa deploy flower --superlink 127.0.0.1:8001 --keys server --rounds 50
+
+    Clocks: Flower refuses a node whose clock is more than 5 seconds ahead of this
+    machine's, or more than 5 minutes behind it.
+    """
 
     command = "deploy superlink"
-    description = """\
-Runs Flower's SuperLink, which only this machine can reach, and in front of it a
-gate, which the nodes can reach. The gate forwards the requests that nodes need,
-if the node's certificate is in the folder `nodes` of the keys, and refuses all
-others. Adding a certificate there admits the node within a second, and removing
-it excludes the node.
-
-Examples:
-  fedhsa deploy superlink --keys server --listen 0.0.0.0:8000
-a run, from a second terminal:
-  fedhsa deploy flower --superlink 127.0.0.1:8001 --keys server --rounds 50
-
-Clocks: Flower refuses a node whose clock is more than 5 seconds ahead of this
-machine's, or more than 5 minutes behind it.
-"""
 
     keys: Annotated[pathlib.Path, tyro.conf.arg(metavar="FOLDER")] = pathlib.Path("server")
     """The server's folder of `fedhsa deploy keys`."""
@@ -44,25 +42,23 @@ machine's, or more than 5 minutes behind it.
 
 @dataclasses.dataclass(frozen=True)
 class NodeSettings(AbstractFlags):
-    """The settings of `fedhsa deploy node`."""
+    """Runs a node until it is stopped: it connects to the server, takes part in the
+    server's runs, and reconnects when the connection or the server was lost. The
+    certificate in its folder names its agent. A node runs no code that the server
+    sends: your own agent or algorithm is given on this command line.
+
+    Examples:
+      fedhsa deploy node --server 192.0.2.7:8000 --keys node-0
+      fedhsa deploy node --server 192.0.2.7:8000 --keys node-0 \\
+          --agent site.py:build --data my.csv
+      fedhsa deploy node --superlink 192.0.2.7:8000 --keys node-0    (on Flower)
+
+    The folder also receives the node's state, its log site.log, and audit.jsonl,
+    which lists everything that the node has sent; `fedhsa deploy status node-0`
+    shows a summary. No server can change this node's noise and limits.
+    """
 
     command = "deploy node"
-    description = """\
-Runs a node until it is stopped: it connects to the server, takes part in the
-server's runs, and reconnects when the connection or the server was lost. The
-certificate in its folder names its agent. A node runs no code that the server
-sends: your own agent or algorithm is given on this command line.
-
-Examples:
-  fedhsa deploy node --server 192.0.2.7:8000 --keys node-0
-  fedhsa deploy node --server 192.0.2.7:8000 --keys node-0 \\
-      --agent site.py:build --data my.csv
-  fedhsa deploy node --superlink 192.0.2.7:8000 --keys node-0    (on Flower)
-
-The folder also receives the node's state, its log site.log, and audit.jsonl,
-which lists everything that the node has sent; `fedhsa deploy status node-0`
-shows a summary. No server can change this node's noise and limits.
-"""
 
     keys: Annotated[pathlib.Path, tyro.conf.arg(metavar="FOLDER")] = pathlib.Path(".")
     """The node's folder of `fedhsa deploy keys`."""

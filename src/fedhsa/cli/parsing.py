@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import inspect
 import io
 import itertools
 import json
@@ -122,12 +123,13 @@ def parse_flags(kind: type[F], args: Sequence[str], default: F | None = None) ->
     """Parses with tyro, whose framed messages become one sentence; without `default`, each field has its default."""
     _check_flags(kind, args)
     stderr, prog = io.StringIO(), f"fedhsa {kind.command}"
+    text = "\n\n".join(filter(None, (inspect.getdoc(kind), kind.files))) + "\n"
     try:
         with contextlib.redirect_stderr(stderr):
             settings, unknown = tyro.cli(
                 kind,
                 prog=prog,
-                description=textwrap.indent(kind.description, " "),  # tyro would join lines that begin with a letter
+                description=textwrap.indent(text, " "),  # tyro would join lines that begin with a letter
                 args=args,
                 default=tyro.MISSING_NONPROP if default is None else default,  # help does not need checked settings
                 return_unknown_args=True,

@@ -20,33 +20,31 @@ DEVICES = ("cpu", "gpu", "tpu")
 
 @dataclasses.dataclass(frozen=True)
 class ReproduceSettings(RayFlags):
-    """The settings of `fedhsa reproduce`."""
+    """Reproduces the paper's experiments with many seeds and confidence intervals,
+    checks each of its claims, and writes one page.
+
+    Examples:
+      fedhsa reproduce                          everything, about six minutes
+      fedhsa reproduce --quick                  half of it, smaller, in about a minute
+      fedhsa reproduce quadratic/markov         Figure 2b alone
+      fedhsa reproduce 'td/*' --seeds 64        all of TD learning, more seeds
+      fedhsa reproduce td/markov --option step_size=0.05 num_agents=50
+      fedhsa reproduce --preset scripts         the authors' public scripts' numbers
+      fedhsa reproduce field                    claims of related papers
+      fedhsa reproduce rl                       claims on reinforcement learning
+      fedhsa reproduce rl --quick               most of it, smaller, in two minutes
+      fedhsa reproduce --ray                    on a Ray cluster, an experiment per core
+      fedhsa reproduce --list                   the experiments and their settings
+
+    The command writes report.html (open it in a browser; it needs no network),
+    claims.json, and a folder for each experiment with the figure (SVG, PNG, PDF),
+    its data (CSV, NPZ) and a manifest. Finished experiments are not run again unless
+    their settings or the code have changed, so the same command continues after an
+    interruption. The exit code is 1 if a claim fails. A claim is reported as not
+    decided if the run was too short or had too few seeds.
+    """
 
     command = "reproduce"
-    description = """\
-Reproduces the paper's experiments with many seeds and confidence intervals,
-checks each of its claims, and writes one page.
-
-Examples:
-  fedhsa reproduce                          everything, about six minutes
-  fedhsa reproduce --quick                  half of it, smaller, in about a minute
-  fedhsa reproduce quadratic/markov         Figure 2b alone
-  fedhsa reproduce 'td/*' --seeds 64        all of TD learning, more seeds
-  fedhsa reproduce td/markov --option step_size=0.05 num_agents=50
-  fedhsa reproduce --preset scripts         the authors' public scripts' numbers
-  fedhsa reproduce field                    claims of related papers
-  fedhsa reproduce rl                       claims on reinforcement learning
-  fedhsa reproduce rl --quick               most of it, smaller, in two minutes
-  fedhsa reproduce --ray                    on a Ray cluster, an experiment per core
-  fedhsa reproduce --list                   the experiments and their settings
-
-The command writes report.html (open it in a browser; it needs no network),
-claims.json, and a folder for each experiment with the figure (SVG, PNG, PDF),
-its data (CSV, NPZ) and a manifest. Finished experiments are not run again unless
-their settings or the code have changed, so the same command continues after an
-interruption. The exit code is 1 if a claim fails. A claim is reported as not
-decided if the run was too short or had too few seeds.
-"""
 
     names: Annotated[
         tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="NAME ...", help_behavior_hint="")

@@ -35,10 +35,11 @@ def out_folder(default: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class AbstractFlags(abc.ABC):
-    """The settings of a command: every field is a flag."""
+    """The settings of a command: every field is a flag. The docstring of the class is the first part of its help."""
 
     command: ClassVar[str]
-    description: ClassVar[str]
+    files: ClassVar[str] = ""
+    """The paragraphs about output files that the help of several commands has after the docstring."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -293,43 +294,41 @@ class AbstractSimulationSettings(ResultSettings):
 
 @dataclasses.dataclass(frozen=True)
 class RunSettings(AbstractSimulationSettings):
-    """The settings of `fedhsa run`."""
+    """Runs algorithms on a random problem with many seeds, and plots their errors.
+
+    Examples:
+      fedhsa run
+      fedhsa run td --num-agents 20 --step-size 0.05 --rounds 500
+      fedhsa run --step-size 0.001 0.002 --option noise_std=0.2 convex=false
+      fedhsa run mine.py:build --algorithm FedHSA 'mine.py:HalfHSA(local_steps=5)'
+      fedhsa run --config examples/quadratic.toml --seeds 8
+      fedhsa run --target 1e-4
+      fedhsa run --from runs/quadratic/manifest.json --out again --seeds 16
+      fedhsa run --rounds 2000 --resume          (continues a run of 1000 rounds)
+
+    The command writes these files to the output folder: curves.png and curves.pdf
+    (the figure), curves.csv (mean and 95 % confidence interval per round, and the
+    prediction), curves.npz (every seed), theta.csv (the final parameter),
+    manifest.json (settings, versions, timings, status) and a folder with the
+    states from which `--resume` continues. `fedhsa.load` opens the folder in
+    Python. A TOML file has the same settings as the flags (num_agents = 20);
+    flags override the file.
+
+    If the theory can predict it within a second or two, the command first warns
+    about algorithms that will diverge or cannot reach the target.
+
+    Several processes can share a run; the numbers are those of a single process:
+      fedhsa run --hosts 2                      two processes on this machine
+      fedhsa run --hosts node0:7654,node1       the same command on both machines;
+                                                the port must be free on the first
+      srun fedhsa run --hosts auto              in a SLURM job; mpirun works too
+
+    The first process writes the files. A run with --checkpoint can be resumed by
+    any number of processes.
+    """
 
     command = "run"
     elsewhere = (*ResultSettings.elsewhere, "target")
-    description = """\
-Runs algorithms on a random problem with many seeds, and plots their errors.
-
-Examples:
-  fedhsa run
-  fedhsa run td --num-agents 20 --step-size 0.05 --rounds 500
-  fedhsa run --step-size 0.001 0.002 --option noise_std=0.2 convex=false
-  fedhsa run mine.py:build --algorithm FedHSA 'mine.py:HalfHSA(local_steps=5)'
-  fedhsa run --config examples/quadratic.toml --seeds 8
-  fedhsa run --target 1e-4
-  fedhsa run --from runs/quadratic/manifest.json --out again --seeds 16
-  fedhsa run --rounds 2000 --resume          (continues a run of 1000 rounds)
-
-The command writes these files to the output folder: curves.png and curves.pdf
-(the figure), curves.csv (mean and 95 % confidence interval per round, and the
-prediction), curves.npz (every seed), theta.csv (the final parameter),
-manifest.json (settings, versions, timings, status) and a folder with the
-states from which `--resume` continues. `fedhsa.load` opens the folder in
-Python. A TOML file has the same settings as the flags (num_agents = 20);
-flags override the file.
-
-If the theory can predict it within a second or two, the command first warns
-about algorithms that will diverge or cannot reach the target.
-
-Several processes can share a run; the numbers are those of a single process:
-  fedhsa run --hosts 2                      two processes on this machine
-  fedhsa run --hosts node0:7654,node1       the same command on both machines;
-                                            the port must be free on the first
-  srun fedhsa run --hosts auto              in a SLURM job; mpirun works too
-
-The first process writes the files. A run with --checkpoint can be resumed by
-any number of processes.
-"""
 
     target: Annotated[float | None, tyro.conf.arg(metavar="ERROR", help_behavior_hint="")] = None
     """A mean-square error to reach: reports the cost of reaching it, and whether it can be reached at all."""
@@ -373,27 +372,25 @@ def _check_objective(settings: "AnalyzeSettings | CompareSettings", known: tuple
 
 @dataclasses.dataclass(frozen=True)
 class AnalyzeSettings(AbstractSettings):
-    """The settings of `fedhsa analyze`."""
+    """Predicts the behaviour of algorithms on a random problem without running them.
+
+    Examples:
+      fedhsa analyze
+      fedhsa analyze td --num-agents 20 --dim 5 --option num_states=10
+      fedhsa analyze quadratic --step-size 0.05 --local-steps 20 --algorithm FedHSA
+      fedhsa analyze quadratic --target 1e-4 --objective bytes
+      fedhsa analyze quadratic --json --no-plot | jq '.algorithms.FedHSA.floor'
+
+    The command prints one page: the problem's constants, the paper's assumptions
+    that hold and, for each algorithm, its stability, its rate, its floor with the
+    causes (heterogeneity, Markov sampling, noise) and the number of agents beyond
+    which more do not help. With `--target`, it also prints the cost of reaching
+    the target, and the settings that reach it at the lowest cost. The figure is
+    saved as analyze.png and analyze.pdf in the output folder. A TOML file for
+    `fedhsa run` works here too.
+    """
 
     command = "analyze"
-    description = """\
-Predicts the behaviour of algorithms on a random problem without running them.
-
-Examples:
-  fedhsa analyze
-  fedhsa analyze td --num-agents 20 --dim 5 --option num_states=10
-  fedhsa analyze quadratic --step-size 0.05 --local-steps 20 --algorithm FedHSA
-  fedhsa analyze quadratic --target 1e-4 --objective bytes
-  fedhsa analyze quadratic --json --no-plot | jq '.algorithms.FedHSA.floor'
-
-The command prints one page: the problem's constants, the paper's assumptions
-that hold and, for each algorithm, its stability, its rate, its floor with the
-causes (heterogeneity, Markov sampling, noise) and the number of agents beyond
-which more do not help. With `--target`, it also prints the cost of reaching
-the target, and the settings that reach it at the lowest cost. The figure is
-saved as analyze.png and analyze.pdf in the output folder. A TOML file for
-`fedhsa run` works here too.
-"""
 
     target: Annotated[float | None, tyro.conf.arg(metavar="ERROR", help_behavior_hint="")] = None
     """A mean-square error to reach: reports the cost of reaching it, and whether it can be reached at all."""
@@ -413,46 +410,44 @@ saved as analyze.png and analyze.pdf in the output folder. A TOML file for
 
 @dataclasses.dataclass(frozen=True)
 class CompareSettings(RayFlags, ResultSettings):
-    """The settings of `fedhsa compare`."""
+    """Compares algorithms on equal terms: each is tuned, then run on fresh seeds.
+
+    Examples:
+      fedhsa compare
+      fedhsa compare td --num-agents 100 --algorithm FedHSA LocalSA
+      fedhsa compare --algorithm FedHSA 'FedHSA(local_steps=50)' SynchronisedSA
+      fedhsa compare --algorithm FedHSA mine.py:HalfHSA    (your own method)
+      fedhsa compare --target 1e-3 --objective bytes
+      fedhsa compare --step-size 0.01                      (no tuning)
+      fedhsa compare --ray                                 (a method on each core)
+
+    All methods get the same problem and start, the same observations for each
+    seed, and `--samples` observations of each agent, however long their rounds
+    are. Each method tries `--grid` step sizes with `--tuning-seeds` runs each, all
+    as long as the final runs. Half of the step sizes are a factor of 4 apart; the
+    rest extend the grid if the best is at its edge, or refine it around the best.
+    The best step size then runs on `--seeds` fresh seeds. A step size given with
+    an algorithm, as in 'FedHSA(0.1, 10)', is not tuned. Only the step size is
+    tuned: list other settings as separate algorithms, like
+    'FedHSA(local_steps=50)'.
+
+    Methods are ranked by the mean error over the last tenth of the run or, with
+    `--target`, by the cost of reaching the target. Differences are tested in
+    pairs, by flipping the signs of the seeds' differences, and p-values are
+    corrected for the number of pairs (Holm). The significance level is 5 % for all
+    pairs together, and at least 6 seeds are required to find any difference.
+
+    The command writes these files to the output folder: compare.png and .pdf
+    (error against exchanges, observations and bytes), tuning.png and .pdf (error
+    against step size), compare.tex (the ranking), compare.csv (mean and 95 %
+    confidence interval), compare.npz (every seed) and manifest.json (settings,
+    versions, every step size tried, ranking, every pair). Ctrl-C keeps the methods
+    that are done.
+    """
 
     command = "compare"
     steps_optional = True
     subfolder = "compare"
-    description = """\
-Compares algorithms on equal terms: each is tuned, then run on fresh seeds.
-
-Examples:
-  fedhsa compare
-  fedhsa compare td --num-agents 100 --algorithm FedHSA LocalSA
-  fedhsa compare --algorithm FedHSA 'FedHSA(local_steps=50)' SynchronisedSA
-  fedhsa compare --algorithm FedHSA mine.py:HalfHSA    (your own method)
-  fedhsa compare --target 1e-3 --objective bytes
-  fedhsa compare --step-size 0.01                      (no tuning)
-  fedhsa compare --ray                                 (a method on each core)
-
-All methods get the same problem and start, the same observations for each
-seed, and `--samples` observations of each agent, however long their rounds
-are. Each method tries `--grid` step sizes with `--tuning-seeds` runs each, all
-as long as the final runs. Half of the step sizes are a factor of 4 apart; the
-rest extend the grid if the best is at its edge, or refine it around the best.
-The best step size then runs on `--seeds` fresh seeds. A step size given with
-an algorithm, as in 'FedHSA(0.1, 10)', is not tuned. Only the step size is
-tuned: list other settings as separate algorithms, like
-'FedHSA(local_steps=50)'.
-
-Methods are ranked by the mean error over the last tenth of the run or, with
-`--target`, by the cost of reaching the target. Differences are tested in
-pairs, by flipping the signs of the seeds' differences, and p-values are
-corrected for the number of pairs (Holm). The significance level is 5 % for all
-pairs together, and at least 6 seeds are required to find any difference.
-
-The command writes these files to the output folder: compare.png and .pdf
-(error against exchanges, observations and bytes), tuning.png and .pdf (error
-against step size), compare.tex (the ranking), compare.csv (mean and 95 %
-confidence interval), compare.npz (every seed) and manifest.json (settings,
-versions, every step size tried, ranking, every pair). Ctrl-C keeps the methods
-that are done.
-"""
 
     algorithm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("FedHSA", "LocalSA", "SynchronisedSA")
     """The algorithms, like FedHSA, 'Averaged(FedHSA(local_steps=5))' or mine.py:HalfHSA (see `fedhsa list`)."""
@@ -486,30 +481,28 @@ that are done.
 
 @dataclasses.dataclass(frozen=True)
 class SweepSettings(RayFlags, AbstractSimulationSettings):
-    """The settings of `fedhsa sweep`."""
+    """Runs one algorithm with many settings, on the same observations.
+
+    Examples:
+      fedhsa sweep --over 'step_size=[0.005,0.01,0.02]'
+      fedhsa sweep td --over 'step_size=[0.01,0.1]' 'local_steps=[1,10]'
+      fedhsa sweep --over 'num_agents=[1,10,100]' 'heterogeneity=[0.0,1.0]'
+      fedhsa sweep --algorithm 'Averaged(FedHSA)' --over 'burn_in=[0,100,500]'
+      fedhsa sweep --config examples/quadratic.toml --algorithm FedHSA
+      fedhsa sweep --ray-address head:6379 --over 'step_size=[0.01,0.02,0.05,0.1]'
+
+    The command runs every combination of the values. Arguments of the problem can
+    be varied too. It prints a table with the mean final error over seeds, its 95 %
+    confidence interval and, where it is quick to compute, the prediction. It
+    writes these files to the output folder: sweep.png and .pdf (the final error
+    against the setting with the most values), sweep.csv (the table), sweep.npz
+    (every seed and round) and manifest.json. In a TOML file the values are in a
+    table: [over], step_size = [0.01, 0.1]. Ctrl-C keeps the combinations that are
+    done.
+    """
 
     command = "sweep"
     subfolder = "sweep"
-    description = """\
-Runs one algorithm with many settings, on the same observations.
-
-Examples:
-  fedhsa sweep --over 'step_size=[0.005,0.01,0.02]'
-  fedhsa sweep td --over 'step_size=[0.01,0.1]' 'local_steps=[1,10]'
-  fedhsa sweep --over 'num_agents=[1,10,100]' 'heterogeneity=[0.0,1.0]'
-  fedhsa sweep --algorithm 'Averaged(FedHSA)' --over 'burn_in=[0,100,500]'
-  fedhsa sweep --config examples/quadratic.toml --algorithm FedHSA
-  fedhsa sweep --ray-address head:6379 --over 'step_size=[0.01,0.02,0.05,0.1]'
-
-The command runs every combination of the values. Arguments of the problem can
-be varied too. It prints a table with the mean final error over seeds, its 95 %
-confidence interval and, where it is quick to compute, the prediction. It
-writes these files to the output folder: sweep.png and .pdf (the final error
-against the setting with the most values), sweep.csv (the table), sweep.npz
-(every seed and round) and manifest.json. In a TOML file the values are in a
-table: [over], step_size = [0.01, 0.1]. Ctrl-C keeps the combinations that are
-done.
-"""
 
     algorithm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")] = ("FedHSA",)
     """One algorithm, like FedHSA, 'Averaged(FedHSA)' or mine.py:HalfHSA (see `fedhsa list`)."""
