@@ -134,12 +134,13 @@ assert not loaded, loaded
 
 def test_every_public_name_is_found_where_type_checkers_look_for_it():
     tree = ast.parse((ROOT / "src/fedhsa/__init__.py").read_text())
-    imports = {
-        alias.name: f"fedhsa.{node.module or alias.name}"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.level == 1
-        for alias in node.names
-    }
+    imports = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            names = [alias.name for alias in node.names]
+            if names == ["*"]:
+                names = set(importlib.import_module(f"fedhsa.{node.module}").__all__).intersection(fedhsa.__all__)
+            imports |= {name: f"fedhsa.{node.module or name}" for name in names}
     assert set(imports) == set(fedhsa.__all__)
     for name, module in imports.items():
         home = importlib.import_module(module)

@@ -3,6 +3,7 @@
 These are the names for everyday use. Each is loaded when it is first used, together with JAX, so importing the package
 itself takes almost no time.
 """
+# ruff: noqa: F403, F405 - `__all__` says which names of these modules are public here
 
 import importlib
 from typing import TYPE_CHECKING
@@ -23,86 +24,9 @@ if TYPE_CHECKING:
         theory,
         tracking,
     )
-    from .algorithms import (
-        ALGORITHMS,
-        MCSAG,
-        SA,
-        SCAFFLSA,
-        SCAFFOLD,
-        WRAPPERS,
-        AbstractAlgorithm,
-        Averaged,
-        Byzantine,
-        Compressed,
-        Cost,
-        DecentralisedScaffnew,
-        Delayed,
-        Demand,
-        DisSACC,
-        Effect,
-        Exchange,
-        ExtragradientSA,
-        FedDVRQ,
-        FedHSA,
-        FedKL,
-        FedLin,
-        FedNPG,
-        FedNPGADMM,
-        FedPGBR,
-        FixedPoint,
-        GappedSA,
-        GeometricAverage,
-        Gossip,
-        ImportanceAveraging,
-        LocalSA,
-        LocalSVRG,
-        LooplessSA,
-        Lossy,
-        MomentumSA,
-        MultilevelSA,
-        OneExchangeFedHSA,
-        OneShotAveraging,
-        OracleShift,
-        OverTheAir,
-        Partial,
-        PerBlock,
-        PersonalisedSA,
-        Polynomial,
-        Projected,
-        Replayed,
-        Replies,
-        RichardsonRomberg,
-        Robust,
-        Round,
-        Scaffnew,
-        ServerMomentum,
-        SSLocalSGD,
-        Stages,
-        SynchronisedSA,
-        Thinned,
-        VarianceReducedSA,
-        Weighted,
-        attacks,
-        codecs,
-        corollary_step,
-        cost,
-        graphs,
-        rules,
-        sampling,
-    )
+    from .algorithms import *
     from .comparison import compare
-    from .engine import (
-        LostProcessError,
-        Result,
-        Snapshot,
-        State,
-        Sweep,
-        init,
-        join_processes,
-        simulate,
-        step,
-        sweep,
-    )
+    from .engine import *
     from .opening import load
     from .problems import PROBLEMS, AbstractAgent, Problem
     from .sources import AbstractSource
