@@ -89,7 +89,7 @@ def test_rows_are_as_wide_as_they_need_where_there_is_room():
 
 @pytest.mark.parametrize("width", [30, 80])
 def test_a_console_gets_a_table_of_its_own_width(width):
-    table = screen.plain_table("agent", "what it last said to the server")
+    table = screen.PlainTable("agent", "what it last said to the server")
     table.add_row("1", "an error of 1.5 after 300 rounds")
     table.add_row("...", "")
     table.add_row("7")

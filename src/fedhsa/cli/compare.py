@@ -19,7 +19,7 @@ from ..problems import Problem
 from . import memory, pace, ranking
 from .build import make_algorithm, make_algorithms, make_problem, title
 from .cluster import executor
-from .output import FAILED, INTERRUPTED, fits_in_memory, writable
+from .output import exit_code, fits_in_memory, writable
 from .settings import CompareSettings
 from .tracks import Tracks
 
@@ -37,17 +37,10 @@ def main(settings: CompareSettings, args: Sequence[str], console: Console) -> in
         manifest = manifest_head(command, found.complete, started, settings.key, settings.plain())
         ranking.write(settings, found, manifest, title(settings, problem))
 
-    tracks = Tracks(settings, settings.folder)
-    tracked: set[str] = set()
-
-    def track(found: contest.Contest) -> None:
-        for name, entry in found.entries.items():
-            if name not in tracked and (tracker := tracks.of(name)) is not None:
-                entry.result.track(tracker)
-            tracked.add(name)
+    tracks, kept = Tracks(settings, settings.folder), pace.Kept(write)
 
     def so_far(found: contest.Contest) -> None:
-        track(found)
+        tracks.follow({name: entry.result for name, entry in found.entries.items()})
         kept(found)
 
     with writable(settings.folder), tracks.open():
@@ -56,21 +49,14 @@ def main(settings: CompareSettings, args: Sequence[str], console: Console) -> in
             executor(settings, console) as pool,
             _progress(settings.progress) as progress,
         ):
-            kept = pace.Kept(write)
             found = contest.compare(problem, methods, _terms(settings), progress, executor=pool, so_far=so_far)
         if found.entries:
             write(found)
             tracks.take(*settings.figures("compare"), "compare.csv", "manifest.json")
-            track(found)
+            tracks.follow({name: entry.result for name, entry in found.entries.items()})
     if found.entries:
         ranking.show(console, settings, found)
-    if found.failures:
-        return FAILED
-    if not found.complete:
-        written = f"{len(found.entries)} of {len(methods)} methods were done, and written"
-        console.print(f"Interrupted: {written if found.entries else 'nothing was written'}.")
-        return INTERRUPTED
-    return 0
+    return exit_code(console, found, f"{len(found.entries)} of {len(methods)} methods" if found.entries else "")
 
 
 def _methods(settings: CompareSettings, problem: Problem) -> dict[str, contest.Method]:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from .._check import nearest
 from .errors import FailedRunError, UsageError
-from .screen import plain_table
+from .screen import PlainTable
 
 HELP = """\
 usage: fedhsa examples list
@@ -53,7 +53,7 @@ def main(arguments: list[str], console: Console) -> int:
         return 0
     command, *rest = arguments
     if command == "list" and not rest:
-        table = plain_table("example", "shows")
+        table = PlainTable("example", "shows")
         for name, sentence in names().items():
             table.add_row(name, sentence)
         console.print(table)

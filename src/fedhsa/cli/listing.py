@@ -7,7 +7,7 @@ from rich.console import Console
 from .._check import nearest
 from . import index
 from .errors import UsageError
-from .screen import plain_table
+from .screen import PlainTable
 
 USAGE = {
     "problems": (
@@ -50,7 +50,7 @@ def show(console: Console, kinds: Sequence[str] = tuple(USAGE)) -> None:
     for number, kind in enumerate(kinds):
         if number:
             console.print()
-        table = plain_table(kind.removesuffix("s"), "what it is, and its arguments")
+        table = PlainTable(kind.removesuffix("s"), "what it is, and its arguments")
         for name, entry in {**index.offered(kind), **index.read()[kind]}.items():
             table.add_row(name, f"{entry['sentence']}\n{entry['arguments']}")
         console.print(table)

@@ -10,7 +10,8 @@ import jax
 from rich.console import Console
 
 from .._table import FIXED, Table
-from ..engine import Result
+from ..comparison import Contest
+from ..engine import Result, Sweep
 from ..engine.result import brief
 from ..outputs import final, quantity, status
 from .errors import FailedRunError
@@ -55,6 +56,16 @@ def fits_in_memory(what: str) -> Iterator[None]:
     else:
         return
     raise FailedRunError(f"{what} does not fit in memory: {reason} Use fewer agents, seeds, parameters or local steps.")
+
+
+def exit_code(console: Console, found: Contest | Sweep, done: str) -> int:
+    """Returns the exit code of a command with several methods or settings; if interrupted, says what is done."""
+    if found.failures:
+        return FAILED
+    if found.complete:
+        return 0
+    console.print(f"Interrupted: {f'{done} were done, and written' if done else 'nothing was written'}.")
+    return INTERRUPTED
 
 
 def show(console: Console, results: Mapping[str, Result], labels: Mapping[str, str] | None = None) -> None:

@@ -40,11 +40,7 @@ def show(console: Console, analysis: Analysis) -> None:
             _lines(console, f"Conditions of its theorems, {name}", analysis.conditions[name])
     _predictions(console, analysis)
     if said := sentences(analysis):
-        _title(console, "In words")
-        table = _table("", "")
-        for sentence in said:
-            table.add_row("-", sentence)
-        console.print(table)
+        _lines(console, "In words", [("-", sentence) for sentence in said])
     if analysis.choice is not None:
         _choice(console, analysis, analysis.choice)
     console.print()
@@ -65,7 +61,7 @@ def _constants(console: Console, constants: Constants | str) -> None:
     if isinstance(constants, str):
         console.print(constants)
         return
-    table = _table("", "", "")
+    table = PlainTable()
     for symbol, value, meaning in constants.rows()[1:]:  # M is in the heading
         if value != "nan":  # the notes state the reason
             value = "infinite" if value == "inf" else value
@@ -78,11 +74,11 @@ def _constants(console: Console, constants: Constants | str) -> None:
         console.print(f"({note})")
 
 
-def _lines(console: Console, title: str, lines: Iterable[tuple[str, str, str]]) -> None:
+def _lines(console: Console, title: str, lines: Iterable[tuple[str, ...]]) -> None:
     _title(console, title)
-    table = _table("", "", "")
-    for name, verdict, reason in lines:
-        table.add_row(name, verdict, reason)
+    table = PlainTable()
+    for line in lines:
+        table.add_row(*line)
     console.print(table)
 
 
@@ -94,7 +90,7 @@ def _predictions(console: Console, analysis: Analysis) -> None:
     found = analysis.available
     if not found:
         return
-    table = _table("", *found, right=True)
+    table = PlainTable("", *found, right=True)
     for label, value in _rows(analysis):
         values = [value(p) for p in found.values()]
         if any(values):
@@ -151,7 +147,7 @@ def _choice(console: Console, analysis: Analysis, choice: Choice | str) -> None:
     console.print("  " + shlex.join(run_command(analysis, choice)), soft_wrap=True)
     console.print("What no other way beats in rounds, observations and bytes alike:")
     columns = ("algorithm", "step size", "local steps", "server step", "rounds", "observations", "traffic", "ends at")
-    table = _table(*columns)
+    table = PlainTable(*columns)
     for algorithm, p, reach, _ in choice.frontier:
         given = arguments(algorithm)
         table.add_row(
@@ -171,14 +167,6 @@ def _choice(console: Console, analysis: Analysis, choice: Choice | str) -> None:
 
 def _title(console: Console, title: str) -> None:
     console.print(f"\n{title}", style="bold")
-
-
-def _table(*columns: str, right: bool = False) -> PlainTable:
-    """Returns a table without lines, in which the columns of numbers are right-aligned."""
-    table = PlainTable()
-    for position, column in enumerate(columns):
-        table.add_column(column, right=right and position > 0)
-    return table
 
 
 def _given(p: Prediction, name: str) -> str:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from ..engine import Result
 from ..statistics import Estimate
-from .screen import plain_table
+from .screen import PlainTable
 
 SHOWN = 6
 """The number of entries that are shown."""
@@ -28,7 +28,7 @@ def show(console: Console, results: Mapping[str, Result], folder: pathlib.Path) 
     console.print(f"{which} ({about}; all in {folder / 'theta.csv'}):", soft_wrap=True)
     for first in range(0, len(algorithms), BESIDE):
         beside = algorithms[first : first + BESIDE]
-        table = plain_table("", *beside)
+        table = PlainTable("", *beside)
         for name in names[:SHOWN]:
             table.add_row(name, *(_brief(found[algorithm][name]) for algorithm in beside))
         console.print(table)

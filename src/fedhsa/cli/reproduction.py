@@ -29,7 +29,7 @@ from .cluster import executor
 from .errors import FailedRunError, UsageError
 from .output import FAILED, INTERRUPTED, writable
 from .reproduce import ReproduceSettings, in_toml
-from .screen import plain_table, status_line
+from .screen import PlainTable, status_line
 
 
 def reproduce(settings: ReproduceSettings, args: Sequence[str], console: Console) -> int:
@@ -194,7 +194,7 @@ def _report(
 
 
 def _show(console: Console, report: Report, settings: ReproduceSettings) -> None:
-    table = plain_table("claim", "", "verdict", "checks")
+    table = PlainTable("claim", "", "verdict", "checks")
     for claim in report.claims:
         table.add_row(str(claim.number), claim.title, claim.verdict or "not checked", _counted(claim))
     console.print(table)
@@ -213,7 +213,7 @@ def _counted(claim: Claim) -> str:
 
 
 def _list(console: Console, chosen: dict[str, AbstractStudy]) -> None:
-    table = plain_table("experiment", "what it is, and its settings")
+    table = PlainTable("experiment", "what it is, and its settings")
     for name, experiment in chosen.items():
         values = store.settings(experiment)
         shown = {n: values.get(n, values.get(f"problem.{n}")) for n in presets.names(experiment)}

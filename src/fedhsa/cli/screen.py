@@ -33,33 +33,22 @@ def chart(values: np.ndarray, label: str) -> str:
 
 
 class PlainTable:
-    """A table without lines that fits the width of the console and omits nothing (see `Table.text`)."""
+    """A table without lines that fits the width of the console and omits nothing (see `Table.text`).
 
-    def __init__(self, *columns: str):
-        self.heads: list[str] = list(columns)
-        self.right: set[int] = set()
+    With `right`, all columns but the first are aligned to the right. Without heads, the rows determine the columns.
+    """
+
+    def __init__(self, *heads: str, right: bool = False):
+        self.heads, self.right = heads, right
         self.rows: list[tuple[str, ...]] = []
 
-    def add_column(self, head: str, *, right: bool = False) -> None:
-        """Adds a column, which may be right-aligned for numbers."""
-        if right:
-            self.right.add(len(self.heads))
-        self.heads.append(head)
-
     def add_row(self, *cells: str) -> None:
-        """Adds a row; without heads, the first row determines the number of columns."""
         self.rows.append(cells)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        columns = max([len(self.heads), *map(len, self.rows)])
-        heads = [*self.heads, *[""] * (columns - len(self.heads))]
-        rows = [(*row, *[""] * (columns - len(row))) for row in self.rows]
-        yield Text(Table(heads, rows, right=self.right).text(options.max_width))
-
-
-def plain_table(*columns: str, show_header: bool = True) -> PlainTable:
-    """Returns a table without lines, with these heads, or without a header if there are none."""
-    return PlainTable(*columns if show_header else ())
+        columns = max(map(len, [self.heads, *self.rows]))
+        heads, *rows = ((*row, *[""] * (columns - len(row))) for row in (self.heads, *self.rows))
+        yield Text(Table(heads, rows, right=range(1, columns) if self.right else ()).text(options.max_width))
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from ..deploy import Store
 from ..deploy.journal import FILE, read
 from ..deploy.limits import AUDIT
 from .errors import FailedRunError
-from .screen import PlainTable, plain_table
+from .screen import PlainTable
 
 RUNS = pathlib.Path("runs", "deploy")
 
@@ -24,7 +24,7 @@ def show(folder: pathlib.Path | None, as_json: bool, console: Console) -> int:
         print(json.dumps(found, indent=2))
         return 0
     apart = "runs" if of_node else "measured"
-    table = plain_table(show_header=False)
+    table = PlainTable()
     for name, value in found.items():
         if name != apart:
             table.add_row(name.replace("_", " "), _words(value))
@@ -38,7 +38,7 @@ def show(folder: pathlib.Path | None, as_json: bool, console: Console) -> int:
 
 def _measured(measured: dict[str, Any]) -> PlainTable:
     metrics = measured["metrics"]
-    table = plain_table("agent", "weight", *metrics)
+    table = PlainTable("agent", "weight", *metrics)
     for agent, weight in enumerate(measured["weights"]):
         table.add_row(str(agent), plain(weight, 4), *(plain(found["agents"][agent], 4) for found in metrics.values()))
     table.add_row("average", "", *(plain(found["mean"], 4) for found in metrics.values()))
@@ -46,7 +46,7 @@ def _measured(measured: dict[str, Any]) -> PlainTable:
 
 
 def _runs(runs: dict[str, dict[str, Any]]) -> PlainTable:
-    table = plain_table(*next(iter(runs.values())))
+    table = PlainTable(*next(iter(runs.values())))
     for run in runs.values():
         table.add_row(*(_words(value) for value in run.values()))
     return table

@@ -23,7 +23,7 @@ from . import forecast, memory, pace
 from .build import FLAGS, make_algorithms, make_problem
 from .cluster import executor
 from .errors import UsageError
-from .output import FAILED, INTERRUPTED, fits_in_memory, writable
+from .output import exit_code, fits_in_memory, writable
 from .settings import SweepSettings
 from .tracks import Tracks
 
@@ -45,15 +45,11 @@ def main(settings: SweepSettings, args: Sequence[str], console: Console) -> int:
         manifest = manifest_head(command, found.complete, started, settings.key, settings.plain())
         _write(settings, found, manifest, _title(settings, found))
 
-    tracks = Tracks(settings, settings.folder)
-    kept, tracked = pace.Kept(write), set[str]()
+    tracks, kept = Tracks(settings, settings.folder), pace.Kept(write)
 
     def track(found: Sweep) -> None:
-        for values, result in zip(found.settings, found.results, strict=True):
-            name = ", ".join(f"{name}={value}" for name, value in values.items())
-            if name not in tracked and (tracker := tracks.of(name)) is not None:
-                result.track(tracker)
-            tracked.add(name)
+        names = (", ".join(f"{name}={value}" for name, value in values.items()) for values in found.settings)
+        tracks.follow(dict(zip(names, found.results, strict=True)))
 
     def so_far(found: Sweep) -> None:
         track(found)
@@ -83,13 +79,7 @@ def main(settings: SweepSettings, args: Sequence[str], console: Console) -> int:
     if found.results:
         console.print(repr(found), soft_wrap=True)
         console.print(f"{_best(found)} Figure: {settings.folder / settings.figures('sweep')[0]}", soft_wrap=True)
-    if found.failures:
-        return FAILED
-    if not found.complete:
-        done = f"{len(found.results)} of {combinations} combinations were done, and written"
-        console.print(f"Interrupted: {done if found.results else 'nothing was written'}.")
-        return INTERRUPTED
-    return 0
+    return exit_code(console, found, f"{len(found.results)} of {combinations} combinations" if found.results else "")
 
 
 def _maker(settings: SweepSettings) -> Callable[..., Problem]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ..engine import Result
 from ..tracking import AbstractTracker, JSONLines, MLflow, TensorBoard, WandB
 from ..tracking.track import Track
 from .settings import TrackFlags
@@ -40,6 +41,12 @@ class Tracks:
                 pathlib.Path(self.to or self.folder).mkdir(parents=True, exist_ok=True)  # SQLite does not create it
             self._held[name] = _Held(self._make(name))
         return self._held[name]
+
+    def follow(self, results: Mapping[str, Result]) -> None:
+        """Passes finished runs to their trackers, except for those that have them already."""
+        for name, result in results.items():
+            if name not in self._held and (tracker := self.of(name)) is not None:
+                result.track(tracker)
 
     def take(self, *files: str) -> None:
         """Passes these files of the output folder to the tracks, if they exist at the end."""

@@ -12,7 +12,7 @@ from rich.live import Live
 from .._numbers import plain
 from ..deploy import prometheus
 from ..deploy.journal import Teller, measured_words, sentence
-from .screen import plain_table
+from .screen import PlainTable
 
 Watch = Callable[[dict[str, Any]], None]
 ROWS = 20
@@ -118,7 +118,7 @@ class Board:
     def render(self) -> Group:
         """Returns the current table."""
         metrics = self._measured.get("metrics", {})
-        table = plain_table("agent", "state", *(name.replace("_", " ") for name in metrics), "last seen")
+        table = PlainTable("agent", "state", *(name.replace("_", " ") for name in metrics), "last seen")
         order = sorted(self._state, key=lambda agent: (self._state[agent] == "answers", agent))
         for agent in sorted(order[:ROWS]):
             each = (plain(found["agents"][agent], 4) for found in metrics.values())

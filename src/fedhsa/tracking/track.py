@@ -37,11 +37,13 @@ class Track:
     def begin(self, settings: Mapping[str, Any], after: int | None = None) -> None:
         """Opens the track; a run that was resumed says after which round."""
         with self._calling() as tracker:
-            self.last = tracker.begin(settings, after)
+            self.last = -1 if tracker is None else tracker.begin(settings, after)
 
     def log(self, rows: Iterator[tuple[int, Mapping[str, float]]]) -> None:
         """Adds rounds with their numbers, all but those that the track has already."""
         with self._calling() as tracker:
+            if tracker is None:
+                return
             for round, values in rows:
                 if round > self.last:
                     self.last = round  # before, so that Ctrl-C during the call does not repeat it
@@ -51,30 +53,18 @@ class Track:
     def end(self, status: str, summary: Mapping[str, Any], files: Sequence[pathlib.Path] = ()) -> None:
         """Closes the track."""
         with self._calling() as tracker:
-            tracker.end(status, summary, files)
+            if tracker is not None:
+                tracker.end(status, summary, files)
             self.tracker = None
 
     @contextlib.contextmanager
-    def _calling(self) -> Iterator[AbstractTracker]:
-        if self.tracker is None:
-            yield _Nothing()
-            return
+    def _calling(self) -> Iterator[AbstractTracker | None]:
+        """Turns an error of the tracker into a warning, after which there is no tracker."""
+        tracker = self.tracker
         try:
-            yield self.tracker
+            yield tracker
         except Exception as error:
-            name, self.tracker = self.tracker.name_of_tool, None
-            why = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            warnings.warn(f"{name} failed, and the run goes on without it: {why}", stacklevel=4)
-
-
-class _Nothing(AbstractTracker):
-    """Takes everything and does nothing."""
-
-    def begin(self, settings, after=None):
-        return -1
-
-    def log(self, values, step):
-        pass
-
-    def end(self, status, summary, files=()):
-        pass
+            if tracker is None:
+                raise
+            self.tracker, why = None, f"{type(error).__name__}: {' '.join(str(error).split())}"
+            warnings.warn(f"{tracker.name_of_tool} failed, and the run goes on without it: {why}", stacklevel=4)
