@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import tyro
 
-from .. import _check
 from .._check import DTYPES
 from .errors import UsageError
 from .node_settings import NodeSettings, SuperlinkSettings
 from .settings import AbstractFlags, AbstractSettings, TrackFlags, out_folder
-from .usage import check_name, check_number
+from .usage import check_counts, check_name, check_number
 
 if TYPE_CHECKING:  # `--help` must not import JAX
     from ..deploy import Missing, Plan
@@ -90,14 +89,11 @@ class AbstractDeploySettings(TrackFlags, AbstractSettings):
         from ..deploy.prometheus import Target
 
         self._check_track()
-        _check.count("rounds", self.rounds)
+        check_counts(self, "rounds")
         check_name("dtype", self.dtype, DTYPES)
-        if self.patience is not None:
-            check_number("patience", self.patience)
+        check_number("patience", self.patience)
         for name in (*SETTINGS, "reply_bound"):
-            if getattr(self, name) is not None:
-                check_number(name, getattr(self, name))
-                _check.number(name, getattr(self, name), above=0.0)
+            check_number(name, getattr(self, name), above=0.0)
         check_name("missing", self.missing, ACTIONS)
         if self.data and self.agent is None:
             raise UsageError("`data` requires `--agent FILE.py:FUNCTION`, the function that reads the data.")
@@ -106,11 +102,10 @@ class AbstractDeploySettings(TrackFlags, AbstractSettings):
                 "`release_metrics` requires `--noise`, `--epsilon` or `--secure-aggregation`: without them, metrics "
                 "are always sent."
             )
+        check_counts(self, "minimum_cohort", "noise_shared_by", least=2)
         for name in ("minimum_cohort", "noise_shared_by"):
-            if getattr(self, name) is not None:
-                _check.count(name, getattr(self, name), least=2)
-                if not self.secure_aggregation:
-                    raise UsageError(f"`{name}` requires `--secure-aggregation`.")
+            if getattr(self, name) is not None and not self.secure_aggregation:
+                raise UsageError(f"`{name}` requires `--secure-aggregation`.")
         if self.metrics:
             Target.parse(self.metrics)
         if self.at_least != 1 and self.missing != "skip":
@@ -136,12 +131,13 @@ class AbstractDeploySettings(TrackFlags, AbstractSettings):
         """The settings that sites receive in addition to the plan, unless they have their own."""
         from ..deploy.privacy import SETTINGS
 
-        noise = {name: getattr(self, name) for name in SETTINGS} | self._calibrated
+        names = (*SETTINGS, "minimum_cohort", "noise_shared_by")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None} | self._calibrated
         if self.release_metrics:
-            noise["release_metrics"] = "true"
-        data = str(pathlib.Path(self.data).absolute()) if self.data and self._is_here(self.data) else self.data
-        noise |= {name: getattr(self, name) for name in ("minimum_cohort", "noise_shared_by")}
-        return {"data": data, **{name: value for name, value in noise.items() if value is not None}}
+            given["release_metrics"] = "true"
+        here = not self.nodes_decide and self.data and pathlib.Path(self.data.replace("{number}", "0")).exists()
+        data = str(pathlib.Path(self.data).absolute()) if here else self.data  # other processes have other folders
+        return {"data": data, **given}
 
     @functools.cached_property
     def _calibrated(self) -> dict[str, float]:
@@ -155,9 +151,13 @@ class AbstractDeploySettings(TrackFlags, AbstractSettings):
         found = Privacy.calibrated(self.epsilon, -(-11 * replies // 10), **given)
         return {"clip": found.clip, "noise": found.noise, "epsilon": found.epsilon or 0.0}
 
-    def _is_here(self, data: str) -> bool:
-        """Whether the data are a file on this machine, whose absolute path is then passed to other processes."""
-        return pathlib.Path(data.replace("{number}", "0")).exists()
+    def _check_nodes_own(self) -> None:
+        """Raises if a setting is given that each node sets for itself."""
+        from ..deploy.privacy import SETTINGS
+
+        for name in ("data", "release_metrics", "minimum_cohort", "noise_shared_by", *SETTINGS):
+            if getattr(self, name):
+                raise UsageError(f"`{name}` is each node's own setting: give it to `fedhsa deploy node`.")
 
     def policy(self) -> "Missing":
         """The policy for agents that do not answer."""
@@ -209,8 +209,7 @@ class MemorySettings(AbstractDeploySettings):
 
     def _check_own(self) -> None:
         super()._check_own()
-        check_number("faults", self.faults)
-        _check.number("faults", self.faults, least=0.0, most=0.95)
+        check_number("faults", self.faults, least=0.0, most=0.95)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,8 +236,7 @@ class RaySettings(AbstractDeploySettings):
 
     def _check_own(self) -> None:
         super()._check_own()
-        if self.actors is not None:
-            _check.count("actors", self.actors)
+        check_counts(self, "actors")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,18 +270,12 @@ class GrpcSettings(AbstractDeploySettings):
     out: Annotated[pathlib.Path | None, out_folder("runs/deploy/grpc")] = None
     """The folder for the results."""
 
-    def _is_here(self, data: str) -> bool:
-        return False
-
     def _check_own(self) -> None:
         from ..deploy.address import split_address
-        from ..deploy.privacy import SETTINGS
 
         super()._check_own()
         split_address("listen", self.listen)
-        own = ("data", "release_metrics", "minimum_cohort", "noise_shared_by", *SETTINGS)
-        for name in [name for name in own if getattr(self, name)]:
-            raise UsageError(f"`{name}` is each node's own setting: give it to `fedhsa deploy node`.")
+        self._check_nodes_own()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -367,12 +359,8 @@ class FlowerSettings(AbstractDeploySettings):
     out: Annotated[pathlib.Path | None, out_folder("runs/deploy/flower")] = None
     """The folder for the results."""
 
-    def _is_here(self, data: str) -> bool:
-        return False
-
     def check_complete(self) -> None:
         from ..deploy.address import split_address
-        from ..deploy.privacy import SETTINGS
 
         super().check_complete()
         if (self.write is None) == (self.superlink is None):
@@ -381,9 +369,9 @@ class FlowerSettings(AbstractDeploySettings):
                 "machine, use `fedhsa deploy demo`."
             )
         if self.superlink is None:
-            of_superlink = ("keys", "insecure", "root_certificates", "verbose")
-            for name in [name for name in of_superlink if getattr(self, name)]:
-                raise UsageError(f"`{name}` has no effect with `--write`: leave it out.")
+            for name in ("keys", "insecure", "root_certificates", "verbose"):
+                if getattr(self, name):
+                    raise UsageError(f"`{name}` has no effect with `--write`: leave it out.")
             if self.secure_aggregation:
                 raise UsageError(_NO_MASKS)
             return
@@ -395,9 +383,8 @@ class FlowerSettings(AbstractDeploySettings):
             )
         if self.keys is None and self.secure_aggregation:
             raise UsageError(_NO_MASKS)
-        own = ("data", "release_metrics", "minimum_cohort", "noise_shared_by", *SETTINGS)
-        for name in [name for name in own if self.keys is not None and getattr(self, name)]:
-            raise UsageError(f"`{name}` is each node's own setting: give it to `fedhsa deploy node`.")
+        if self.keys is not None:
+            self._check_nodes_own()
 
 
 @dataclasses.dataclass(frozen=True)

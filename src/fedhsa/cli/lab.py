@@ -11,6 +11,7 @@ from .._extras import need
 from .errors import FailedRunError
 from .parsing import parse_flags
 from .settings import AbstractFlags
+from .usage import check_counts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +46,7 @@ def main(args: list[str], console: Console) -> int:
     from ..lab.serving import PAGES, BusyPortError, serve
 
     _check.choice("page", settings.page, tuple(PAGES))
-    if settings.port is not None:
-        _check.count("port", settings.port)
-        _check.number("port", settings.port, most=65535)
+    check_counts(settings, "port", most=65535)
     need("marimo, which shows the lab,", "marimo", "lab")
 
     def announce(address: str) -> None:

@@ -1,11 +1,11 @@
 """`fedhsa deploy superlink` and `fedhsa deploy node`: commands that run until they are stopped."""
 
 import contextlib
+import functools
 import logging
 import signal
 import sys
 import threading
-from collections.abc import Callable
 
 from rich.console import Console
 
@@ -35,7 +35,7 @@ def superlink(args: list[str], console: Console) -> int:
                 port,
                 inner=settings.inner_port or None,
                 logs=settings.logs,
-                tell=lambda words: _print(console, words),
+                tell=functools.partial(console.print, soft_wrap=True),
             )
         except RuntimeError as error:
             raise FailedRunError(str(error)) from error
@@ -54,9 +54,7 @@ def node(args: list[str], console: Console) -> int:
         raise FailedRunError(f"`keys` must be a node's folder, got {str(settings.keys)!r}, the server's.")
     plan = None if settings.plan is None else deploy.Plan.from_json(settings.plan.read_text(encoding="utf-8"))
 
-    def say(words: str) -> None:
-        _print(console, words)
-
+    say = functools.partial(console.print, soft_wrap=True)
     with contextlib.ExitStack() as stack:
         watch = None
         if settings.metrics:
@@ -76,32 +74,22 @@ def node(args: list[str], console: Console) -> int:
         stack.enter_context(found)
         ended = stack.enter_context(_until_stopped())
         if settings.server is not None:
-            _over_grpc(settings.server, settings, found, say, ended)
+            split_address("server", settings.server)
+            need("gRPC", "grpc", "grpc")
+            from ..deploy.grpc import serve
+
+            serve(found, settings.server, settings.keys, say=say, ended=ended)
         else:
-            _on_flower(str(settings.superlink), settings, found, say, ended)
+            address = str(settings.superlink)
+            split_address("superlink", address)
+            need("Flower", "flwr", "flower")
+            from ..deploy.flower import fleet
+            from ..deploy.signing import signed
+
+            answer = signed(found.answer, settings.keys)
+            fleet.serve(fleet.Fleet(address, settings.keys, found.folder), answer, tell=say, ended=ended)
     console.print("The node is stopped.")
     return 0
-
-
-def _over_grpc(
-    address: str, settings: NodeSettings, found: deploy.Node, say: Callable[[str], None], ended: threading.Event
-) -> None:
-    split_address("server", address)
-    need("gRPC", "grpc", "grpc")
-    from ..deploy.grpc import serve
-
-    serve(found, address, settings.keys, say=say, ended=ended)
-
-
-def _on_flower(
-    address: str, settings: NodeSettings, found: deploy.Node, say: Callable[[str], None], ended: threading.Event
-) -> None:
-    split_address("superlink", address)
-    need("Flower", "flwr", "flower")
-    from ..deploy.flower.fleet import Fleet, serve
-    from ..deploy.signing import signed
-
-    serve(Fleet(address, settings.keys, found.folder), signed(found.answer, settings.keys), tell=say, ended=ended)
 
 
 @contextlib.contextmanager
@@ -130,8 +118,4 @@ class _ToConsole(logging.Handler):
         self._console = console
 
     def emit(self, record: logging.LogRecord) -> None:
-        _print(self._console, f"The gate {record.getMessage()}")
-
-
-def _print(console: Console, words: str) -> None:
-    console.print(words, soft_wrap=True, markup=False, highlight=False)
+        self._console.print(f"The gate {record.getMessage()}", soft_wrap=True)

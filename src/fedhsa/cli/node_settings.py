@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from .. import _check
 from .errors import UsageError
 from .settings import AbstractFlags
+from .usage import check_counts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,9 +112,7 @@ class NodeSettings(AbstractFlags):
                 "fedhsa deploy node needs either `--server HOST:PORT`, the address of `fedhsa deploy grpc`, or "
                 "`--superlink HOST:PORT`, on Flower."
             )
-        for name in ("minimum_cohort", "noise_shared_by"):
-            if getattr(self, name) is not None:
-                _check.count(name, getattr(self, name), least=2)
+        check_counts(self, "minimum_cohort", "noise_shared_by", least=2)
         if self.data and self.agent is None:
             raise UsageError("`data` requires `--agent FILE.py:FUNCTION`, the function that reads the data.")
         if self.metrics:

@@ -8,12 +8,11 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from .. import _check
 from ..experiments import PRESETS
 from .errors import UsageError
 from .parsing import parse_flags
 from .settings import RayFlags
-from .usage import check_name, named_values
+from .usage import check_counts, check_name, named_values
 
 DEVICES = ("cpu", "gpu", "tpu")
 
@@ -88,12 +87,9 @@ class ReproduceSettings(RayFlags):
     def __post_init__(self):
         try:
             check_name("preset", self.preset, PRESETS)
-            if self.seeds is not None:
-                _check.count("seeds", self.seeds, least=2, most=1_000_000, remedy="Intervals need two.")
-            if self.rounds is not None:
-                _check.count("rounds", self.rounds, least=4)
-            if self.workers is not None:
-                _check.count("workers", self.workers)
+            check_counts(self, "seeds", least=2, most=1_000_000, remedy="Intervals need two.")
+            check_counts(self, "rounds", least=4)
+            check_counts(self, "workers")
             if self.device is not None:
                 check_name("device", self.device, DEVICES)
                 if self.ray or self.ray_address:

@@ -14,7 +14,7 @@ from .._check import DTYPES
 from .._json import plain
 from . import index
 from .errors import UsageError
-from .usage import check_name, check_number, check_reference, named_texts, named_values
+from .usage import check_counts, check_name, check_number, check_reference, named_texts, named_values
 
 OBJECTIVES = ("rounds", "samples", "bytes")
 EXPENSES = ("exchanges", "samples", "bytes")
@@ -155,23 +155,17 @@ class AbstractSettings(AbstractFlags):
                 check_name("algorithm", name, index.names("algorithms", "wrappers", wanted=name))
             if self.algorithm.count(name) > 1:
                 raise UsageError(f"`algorithm` names {name} twice. Run it again into another `out` folder.")
-        for name in ("num_agents", "dim", "local_steps"):
-            if getattr(self, name) is not None:
-                _check.count(name, getattr(self, name))
-        for name in ("problem_key", "key"):
-            _check.count(name, getattr(self, name), least=0, most=2**64 - 1)
+        check_counts(self, "num_agents", "dim", "local_steps")
+        check_counts(self, "problem_key", "key", least=0, most=2**64 - 1)
         if self.noiseless and self.iid:
             raise UsageError(
                 "`noiseless` and `iid` cannot be combined: agents without noise observe nothing. Omit one of them."
             )
-        positive = [("server_step", self.server_step), *(("step_size", size) for size in self.step_size)]
-        if (target := getattr(self, "target", None)) is not None:
-            positive.append(("target", target))
-        for name, value in positive:
-            check_number(name, value)
-            _check.number(name, value, above=0.0)
-        if self.heterogeneity is not None:
-            check_number("heterogeneity", self.heterogeneity)
+        check_number("server_step", self.server_step, above=0.0)
+        for size in self.step_size:
+            check_number("step_size", size, above=0.0)
+        check_number("target", getattr(self, "target", None), above=0.0)
+        check_number("heterogeneity", self.heterogeneity)
         several = f"one for each of the {len(self.algorithm)} algorithms, got {len(self.step_size)}"
         if (self.step_size or not self.steps_optional) and len(self.step_size) not in (1, len(self.algorithm)):
             raise UsageError(f"`step_size` must be one number, or {several}.")
@@ -185,11 +179,10 @@ class AbstractSettings(AbstractFlags):
             raise UsageError(f"`format` must name at least one of {', '.join(FIGURE_FORMATS)}.")
         for name in self.format:
             check_name("format", name, FIGURE_FORMATS)
-        if self.width is not None:
-            check_number("width", self.width)
-            if not WIDTHS[0] <= self.width <= WIDTHS[1]:
-                least, most = WIDTHS
-                raise UsageError(f"`width` must be between {least:g} and {most:g} inches, got {self.width:g}.")
+        check_number("width", self.width)
+        if self.width is not None and not WIDTHS[0] <= self.width <= WIDTHS[1]:
+            least, most = WIDTHS
+            raise UsageError(f"`width` must be between {least:g} and {most:g} inches, got {self.width:g}.")
         for name, text in self.label.items():
             if not isinstance(text, str):
                 raise UsageError(f"`label` must be a text for {name}, got {text!r}.")
@@ -285,8 +278,7 @@ class AbstractSimulationSettings(ResultSettings):
     """The floating-point precision."""
 
     def _check_own(self) -> None:
-        for name in ("rounds", "seeds", "every"):
-            _check.count(name, getattr(self, name))
+        check_counts(self, "rounds", "seeds", "every")
         if self.rounds % self.every:
             raise UsageError(f"`rounds` must be a multiple of `every`, got {self.rounds} and {self.every}.")
         check_name("dtype", self.dtype, DTYPES)
@@ -345,17 +337,15 @@ class RunSettings(AbstractSimulationSettings):
 
     def _check_own(self) -> None:
         super()._check_own()
-        check_number("host_timeout", self.host_timeout)
-        _check.number("host_timeout", self.host_timeout, above=0.0)
+        check_number("host_timeout", self.host_timeout, above=0.0)
         hosts = self.hosts
         if hosts is not None and (not isinstance(hosts, str) or not all(hosts.split(",")) or hosts.strip("0") == ""):
             raise UsageError(f"`hosts` must be a text like '2', 'node0,node1' or 'auto', got {hosts!r}.")
         if hosts is not None and hosts.isdecimal() and int(hosts) > MOST_HOSTS:
             raise UsageError(f"`hosts` must be at most {MOST_HOSTS} processes on this machine, got {hosts}.")
-        if self.host_index is not None:
-            _check.count("host_index", self.host_index, least=0)
-            if hosts is None or hosts == "auto" or hosts.isdecimal():
-                raise UsageError("`host_index` needs `hosts` with a name for every process, like node0,node1.")
+        check_counts(self, "host_index", least=0)
+        if self.host_index is not None and (hosts is None or hosts == "auto" or hosts.isdecimal()):
+            raise UsageError("`host_index` needs `hosts` with a name for every process, like node0,node1.")
 
     def replaces(self, before: Mapping[str, Any]) -> list[str]:
         other = super().replaces(before)
@@ -405,7 +395,7 @@ class AnalyzeSettings(AbstractSettings):
 
     def _check_own(self) -> None:
         _check_objective(self, OBJECTIVES)
-        _check.count("samples", self.samples)
+        check_counts(self, "samples")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -474,8 +464,8 @@ class CompareSettings(RayFlags, ResultSettings):
 
     def _check_own(self) -> None:
         _check_objective(self, EXPENSES)
-        for name, least in (("samples", 1), ("seeds", 2), ("tuning_seeds", 1)):
-            _check.count(name, getattr(self, name), least=least)
+        check_counts(self, "samples", "tuning_seeds")
+        check_counts(self, "seeds", least=2)
         _check.grid(self.grid)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tyro.constructors import PrimitiveConstructorSpec
 
-from .. import _own
+from .. import _check, _own
 from .._check import nearest
 from .errors import UsageError
 
@@ -27,10 +27,19 @@ def check_reference(argument: str, value: Any) -> None:
         raise UsageError(f"`{argument}` must say what to take from the file, like `{value.rstrip(':')}:NAME`.")
 
 
-def check_number(name: str, value: Any) -> None:
-    """Raises if the value is not a number, for example a text."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+def check_number(name: str, value: Any, **bounds: Any) -> None:
+    """Raises if the value is given and is not a number, for example a text, or is outside the bounds."""
+    if isinstance(value, bool) or not isinstance(value, int | float | None):
         raise UsageError(f"`{name}` must be a number, got {value!r}.")
+    if value is not None and bounds:
+        _check.number(name, value, **bounds)
+
+
+def check_counts(settings: Any, *names: str, **limits: Any) -> None:
+    """Raises `ValueError` if one of these settings is given and is not a whole number within the limits."""
+    for name in names:
+        if getattr(settings, name) is not None:
+            _check.count(name, getattr(settings, name), **limits)
 
 
 def parse_option(text: str, flag: str = "option", example: str = "noise_std=0.2") -> tuple[str, Any]:

@@ -30,40 +30,19 @@ def watching(console: Console, metrics: str = "", table: bool = True) -> Iterato
     - `table`: whether to show a table on a terminal.
     """
     with contextlib.ExitStack() as stack:
-        shown: Watch
-        if table and console.is_terminal:
-            board = Board(console)
-            live = Live(get_renderable=board.render, console=console, refresh_per_second=4)
-            stack.callback(_stop, live)
-            shown = _Starting(live, board)
-        else:
-            shown = Teller(lambda words: console.print(words, soft_wrap=True))
+        board = Board(console) if table and console.is_terminal else None
+        live = board and Live(get_renderable=board.render, console=console, refresh_per_second=4)
+        show = board or Teller(lambda words: console.print(words, soft_wrap=True))
         exporter = stack.enter_context(prometheus.exported(prometheus.Target.parse(metrics))) if metrics else None
 
         def watch(event: dict[str, Any]) -> None:
-            shown(event)
+            if live is not None and not live.is_started:  # with the first event, so that earlier lines stay above
+                stack.enter_context(live)
+            show(event)
             if exporter is not None:
                 exporter(event)
 
         yield watch
-
-
-def _stop(live: Live) -> None:
-    if live.is_started:
-        live.refresh()
-        live.stop()
-
-
-class _Starting:
-    """Starts the table with the first event, so that earlier lines are printed normally."""
-
-    def __init__(self, live: Live, board: "Board"):
-        self._live, self._board = live, board
-
-    def __call__(self, event: dict[str, Any]) -> None:
-        if not self._live.is_started:
-            self._live.start()
-        self._board(event)
 
 
 class Board:
