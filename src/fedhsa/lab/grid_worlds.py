@@ -38,7 +38,6 @@ def _(mo):
 
 @app.cell
 def _(mo, worlds):
-    known = worlds.available()
     restored = worlds.Setting.restored(mo.query_params().to_dict())
     get_agent, set_agent = mo.state(0)
 
@@ -55,75 +54,38 @@ def _(mo, worlds):
         swapped = {words: key for key, words in options.items()}
         return mo.ui.dropdown(swapped, value=value, label=label, allow_select_none=False, full_width=True)
 
-    task = dropdown("task", "the agents learn", worlds.TASKS)
-    world = dropdown("world", "world", known)
-    policy = dropdown("policy", "policy that is evaluated", worlds.POLICIES)
-    sampling = dropdown("sampling", "observations", worlds.SAMPLINGS)
-    agents = slider("num_agents", "agents M", [*range(1, 13)])
-    difficulty = slider("difficulty", "slipperiness, or wind", [round(0.05 * k, 2) for k in range(13)])
-    unlike = slider("heterogeneity", "heterogeneity", [k / 10 for k in range(11)])
-    discount = slider("discount", "discount factor", [0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.99])
-    size = slider("step_size", "step size η", [0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0])
-    local = slider("local_steps", "local steps H", [1, 2, 5, 10, 20, 30, 50, 70, 100, 150, 200])
-    rounds = slider("rounds", "rounds", [20, 50, 100, 200, 400, 1000])
-    key = slider("key", "which worlds", [*range(20)])
+    sliders = {
+        "num_agents": ("agents M", [*range(1, 13)]),
+        "heterogeneity": ("heterogeneity", [k / 10 for k in range(11)]),
+        "difficulty": ("slipperiness, or wind", [round(0.05 * k, 2) for k in range(13)]),
+        "local_steps": ("local steps H", [1, 2, 5, 10, 20, 30, 50, 70, 100, 150, 200]),
+        "step_size": ("step size η", [0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0]),
+        "discount": ("discount factor", [0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.99]),
+        "key": ("which worlds", [*range(20)]),
+        "rounds": ("rounds", [20, 50, 100, 200, 400, 1000]),
+    }
+    dropdowns = {
+        "task": ("the agents learn", worlds.TASKS),
+        "world": ("world", worlds.available()),
+        "policy": ("policy that is evaluated", worlds.POLICIES),
+        "sampling": ("observations", worlds.SAMPLINGS),
+    }
+    controls = mo.ui.dictionary(
+        {name: slider(name, *described) for name, described in sliders.items()}
+        | {name: dropdown(name, *described) for name, described in dropdowns.items()}
+    )
     mo.Html(f"""
     <section class="fh-controls" aria-label="Settings">
       <h2>Settings</h2>
-      <div class="fh-sliders">{agents}{unlike}{difficulty}{local}{size}{discount}{key}{rounds}{task}{world}{policy}
-      {sampling}</div>
+      <div class="fh-sliders">{"".join(f"{control}" for control in controls.values())}</div>
     </section>
     """)
-    return (
-        agents,
-        difficulty,
-        discount,
-        get_agent,
-        key,
-        local,
-        policy,
-        restored,
-        rounds,
-        sampling,
-        set_agent,
-        size,
-        task,
-        unlike,
-        world,
-    )
+    return controls, get_agent, set_agent
 
 
 @app.cell
-def _(
-    agents,
-    difficulty,
-    discount,
-    key,
-    local,
-    policy,
-    rounds,
-    sampling,
-    size,
-    task,
-    time,
-    unlike,
-    world,
-    worlds,
-):
-    setting = worlds.Setting(
-        task=task.value,
-        world=world.value,
-        policy=policy.value,
-        num_agents=agents.value,
-        difficulty=difficulty.value,
-        heterogeneity=unlike.value,
-        discount=discount.value,
-        step_size=size.value,
-        local_steps=local.value,
-        sampling=sampling.value,
-        rounds=rounds.value,
-        key=key.value,
-    )
+def _(controls, time, worlds):
+    setting = worlds.Setting(**controls.value)
     _begin = time.perf_counter()
     found = worlds.solve(setting)
     took = time.perf_counter() - _begin

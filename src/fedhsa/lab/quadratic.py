@@ -66,8 +66,8 @@ class Setting:
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of `problems.quadratic.random` for this setting."""
-        names = ("num_agents", "heterogeneity", "b_level", "noise_std", "noise_radius", "key")
-        return {"num_agents": self.num_agents, "dim": DIM} | {name: getattr(self, name) for name in names[1:]}
+        names = ("heterogeneity", "b_level", "noise_std", "noise_radius", "key")
+        return {"num_agents": self.num_agents, "dim": DIM} | {name: getattr(self, name) for name in names}
 
     def algorithm(self, name: str) -> Any:
         """Return the method of this name with the step sizes of this setting."""
@@ -171,7 +171,7 @@ def _stateless(outputs: tuple[np.ndarray, np.ndarray, np.ndarray], server_step: 
     return Round(Yx, Yx[..., :0], Yz, y0, one, server_step * one, none, none[:, :0], none, one, none, None)
 
 
-def _fed_hsa(problem: Problem, setting: "Setting", steps: np.ndarray) -> Round:
+def _fed_hsa(problem: Problem, setting: Setting, steps: np.ndarray) -> Round:
     # The correction of step 0 is a sum over all agents; its part from each agent's noise is counted as that agent's.
     local = _local(problem, steps, setting.local_steps)
     noise = local.noise.copy()
@@ -179,17 +179,17 @@ def _fed_hsa(problem: Problem, setting: "Setting", steps: np.ndarray) -> Round:
     return _stateless((local.sums @ problem.A.mean(0), noise, np.zeros_like(local.pulled)), setting.server_step)
 
 
-def _local_sa(problem: Problem, setting: "Setting", steps: np.ndarray) -> Round:
+def _local_sa(problem: Problem, setting: Setting, steps: np.ndarray) -> Round:
     local = _local(problem, steps, setting.local_steps)
     return _stateless((local.moved, local.noise, local.pulled), setting.server_step)
 
 
-def _synchronised(problem: Problem, setting: "Setting", steps: np.ndarray) -> Round:
+def _synchronised(problem: Problem, setting: Setting, steps: np.ndarray) -> Round:
     local = _local(problem, steps, 1)
     return _stateless((local.moved, local.noise, local.pulled), 1.0)
 
 
-def _scafflsa(problem: Problem, setting: "Setting", steps: np.ndarray) -> Round:
+def _scafflsa(problem: Problem, setting: Setting, steps: np.ndarray) -> Round:
     # The memory is eta H times the shift, minus the agent's last parameter; outputs are the agents' parameters.
     (M, d), H = problem.b.shape, setting.local_steps
     moved, sums, noise, pulled = _local(problem, steps, H)
@@ -199,7 +199,7 @@ def _scafflsa(problem: Problem, setting: "Setting", steps: np.ndarray) -> Round:
     return Round(moved + one + sums, sums, noise, pulled, zero, one, one, one, -one, one, -one, conserved)
 
 
-def _scaffold(problem: Problem, setting: "Setting", steps: np.ndarray) -> Round:
+def _scaffold(problem: Problem, setting: Setting, steps: np.ndarray) -> Round:
     # The server has the error and eta H c, the agents eta H c_i; outputs are displacements.
     (M, d), H = problem.b.shape, setting.local_steps
     moved, sums, noise, pulled = _local(problem, steps, H)
@@ -212,7 +212,7 @@ def _scaffold(problem: Problem, setting: "Setting", steps: np.ndarray) -> Round:
     return Round(Yx, -sums, noise, pulled, start @ start.T, B, U, one, one, start, zero, conserved)
 
 
-def _one_exchange(problem: Problem, setting: "Setting", steps: np.ndarray) -> Round:
+def _one_exchange(problem: Problem, setting: Setting, steps: np.ndarray) -> Round:
     # The server has the error and the mean operator of the round before; outputs are displacements and operators.
     d = problem.b.shape[1]
     moved, sums, noise, pulled = _local(problem, steps, setting.local_steps)
@@ -224,26 +224,15 @@ def _one_exchange(problem: Problem, setting: "Setting", steps: np.ndarray) -> Ro
     seen[:, :, 0] = one
     y0 = np.concatenate([pulled, np.broadcast_to(problem.residuals, pulled.shape)], axis=-1)
     B = np.block([[setting.server_step * one, zero], [zero, one]])
-    return Round(
-        Yx,
-        np.concatenate([-sums, nothing], axis=-2),
-        np.concatenate([noise, seen], axis=-2),
-        y0,
-        start @ start.T,
-        B,
-        np.zeros((d, 2 * d)),
-        zero,
-        np.concatenate([zero, one], axis=1),
-        start,
-        zero,
-        None,
-    )
+    Ym, Yz = np.concatenate([-sums, nothing], axis=-2), np.concatenate([noise, seen], axis=-2)
+    W = np.concatenate([zero, one], axis=1)
+    return Round(Yx, Ym, Yz, y0, start @ start.T, B, np.zeros((d, 2 * d)), zero, W, start, zero, None)
 
 
 class Method(NamedTuple):
     """A method of the page."""
 
-    round: Callable[[Problem, "Setting", np.ndarray], Round]
+    round: Callable[[Problem, Setting, np.ndarray], Round]
     arguments: tuple[str, ...]
     """The settings that the method takes."""
     exchanges: int
@@ -488,17 +477,15 @@ def see(setting: Setting) -> dict[str, Seen]:
     arrays, found = problem(setting), {}
     for name in setting.methods:
         law = Law(arrays, setting, name)
-        observations = law.round.Yz.shape[2]
-        growth = float(law.growth()[0])
         found[name] = Seen(
             name,
             law.errors(setting.rounds)[0],
-            law.stable,
-            growth,
-            law.floor,
-            METHODS[name].exchanges,
-            observations,
-            setting.num_agents,
+            stable=law.stable,
+            growth=float(law.growth()[0]),
+            floor=law.floor,
+            exchanges=METHODS[name].exchanges,
+            observations=law.round.Yz.shape[2],
+            num_agents=setting.num_agents,
         )
     return found
 
@@ -696,31 +683,18 @@ def command(setting: Setting, verb: str = "analyze", *, seeds: int | None = None
 
 
 LINKED = {
-    "M": "num_agents",
-    "H": "local_steps",
-    "eta": "step_size",
-    "b": "b_level",
-    "het": "heterogeneity",
-    "noise": "noise_std",
-    "sticky": "noise_radius",
-    "server": "server_step",
-    "rounds": "rounds",
-    "key": "key",
+    "M": ("num_agents", 1, 50),
+    "H": ("local_steps", 1, 50),
+    "eta": ("step_size", 1e-3, 1.0),
+    "b": ("b_level", 0.0, 50.0),
+    "het": ("heterogeneity", 0.0, 1.0),
+    "noise": ("noise_std", 0.0, 2.0),
+    "sticky": ("noise_radius", 0.0, 0.99),
+    "server": ("server_step", 0.25, 2.0),
+    "rounds": ("rounds", 20, 400),
+    "key": ("key", 0, 10**6),
 }
-"""The names of settings in a link."""
-RANGES = {
-    "num_agents": (1, 50),
-    "local_steps": (1, 50),
-    "step_size": (1e-3, 1.0),
-    "b_level": (0.0, 50.0),
-    "heterogeneity": (0.0, 1.0),
-    "noise_std": (0.0, 2.0),
-    "noise_radius": (0.0, 0.99),
-    "server_step": (0.25, 2.0),
-    "rounds": (20, 400),
-    "key": (0, 10**6),
-}
-"""The smallest and the largest value of each slider."""
+"""The settings by their names in a link, each with the smallest and the largest value of its slider."""
 
 
 def to_link(setting: Setting) -> dict[str, str]:
@@ -729,21 +703,20 @@ def to_link(setting: Setting) -> dict[str, str]:
     >>> from_link(to_link(Setting(step_size=0.02))) == Setting(step_size=0.02)
     True
     """
-    found = {short: f"{getattr(setting, name):g}" for short, name in LINKED.items()}
+    found = {short: f"{getattr(setting, name):g}" for short, (name, _, _) in LINKED.items()}
     return found | {"with": ",".join(setting.others)}
 
 
 def from_link(words: Any) -> Setting:
     """Return the setting of a link; missing, unreadable and out-of-range values are those of `Setting()`."""
     plain, given = Setting(), {}
-    for short, name in LINKED.items():
-        kind, (least, most) = type(getattr(plain, name)), RANGES[name]
+    for short, (name, least, most) in LINKED.items():
         try:
             value = float(words[short])
         except (KeyError, ValueError, TypeError):
             continue
         if least <= value <= most:
-            given[name] = kind(value)
+            given[name] = type(getattr(plain, name))(value)
     others = tuple(str(words.get("with") or "").split(","))
     if len(others) == 2 and all(name in OTHERS for name in others):
         given["others"] = others

@@ -7,29 +7,12 @@ import socket
 import threading
 import webbrowser
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._extras import need
 
-HERE = pathlib.Path(__file__).parent
-
-
-class Page(NamedTuple):
-    """A page of the lab."""
-
-    file: str
-    """The marimo file, next to this one."""
-    path: str
-    """The address of the page on the server."""
-    title: str
-
-
-PAGES = {
-    "quadratic": Page("app.py", "/", "the quadratic problem"),
-    "grid-worlds": Page("grid_worlds.py", "/grid-worlds", "reinforcement learning in grid worlds"),
-}
-"""The pages by the names that `fedhsa lab` takes."""
-
+PAGES = {"quadratic": ("app.py", "/"), "grid-worlds": ("grid_worlds.py", "/grid-worlds")}
+"""The pages by the names that `fedhsa lab` takes: the marimo file, next to this one, and the path on the server."""
 PORT, TRIED = 2718, 20
 """The port that is tried first, and the number of following ports that are tried if it is busy."""
 
@@ -47,9 +30,8 @@ def app() -> Any:
     import marimo
 
     builder = marimo.create_asgi_app(quiet=True, include_code=False, skew_protection=False)
-    for page in PAGES.values():
-        if (HERE / page.file).exists():
-            builder = builder.with_app(path=page.path, root=str(HERE / page.file))
+    for file, path in PAGES.values():
+        builder = builder.with_app(path=path, root=str(pathlib.Path(__file__).with_name(file)))
     return builder.build()
 
 
@@ -79,7 +61,7 @@ def serve(
     listening = bound(host, port)
     number = listening.getsockname()[1]
     name = "localhost" if host in ("127.0.0.1", "localhost") else f"[{host}]" if ":" in host else host
-    address = f"http://{name}:{number}{PAGES[page].path}"
+    address = f"http://{name}:{number}{PAGES[page][1]}"
     announce(address)
     config = uvicorn.Config(application, log_level="error", timeout_graceful_shutdown=1, lifespan="off")
     server = uvicorn.Server(config)
