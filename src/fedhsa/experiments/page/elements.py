@@ -124,6 +124,11 @@ def table(
     )
 
 
+def chapter(anchor: str, title: str, inner: str) -> str:
+    """Returns a part of the page with its heading, which has this anchor."""
+    return f'<section aria-labelledby="{anchor}">\n<h2 id="{anchor}">{title}</h2>\n{inner}</section>\n'
+
+
 def heading(text: str) -> str:
     """Returns the cell that names its row."""
     return f'<th scope="row">{text}</th>'

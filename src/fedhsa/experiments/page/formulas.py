@@ -1,34 +1,11 @@
 """Formulas as MathML, from plain text such as `(eta H L)^2 (|e|^2 + sigma^2)`."""
 
 import re
-from html import escape
+from html import escape, unescape
 
-GREEK = {
-    "alpha": "\u03b1",
-    "beta": "\u03b2",
-    "gamma": "\u03b3",
-    "delta": "\u03b4",
-    "epsilon": "\u03b5",
-    "eta": "\u03b7",
-    "theta": "\u03b8",
-    "kappa": "\u03ba",
-    "lambda": "\u03bb",
-    "mu": "\u03bc",
-    "xi": "\u03be",
-    "pi": "\u03c0",
-    "rho": "\u03c1",
-    "sigma": "\u03c3",
-    "tau": "\u03c4",
-}
-SIGNS = {
-    "<=": "≤",
-    ">=": "≥",
-    "!=": "≠",
-    "->": "→",
-    "-": "\u2212",
-    "'": "\u2032",
-    "...": "…",
-}
+GREEK_NAMES = "alpha beta gamma delta epsilon eta theta kappa lambda mu xi pi rho sigma tau"
+GREEK = {name: unescape(f"&{name};") for name in GREEK_NAMES.split()}
+SIGNS = {"<=": "≤", ">=": "≥", "!=": "≠", "->": "→", "-": "\u2212", "'": "\u2032", "...": "…"}
 TOKENS = re.compile(r"\d+(?:\.\d+)?|[A-Za-z\u0370-\u03ff]+|<=|>=|!=|->|\.\.\.|\S")
 
 
@@ -100,12 +77,10 @@ def _atoms(tokens: list[str]) -> tuple:
     if token == "sqrt" and rest[:1] == ["("]:
         inner, rest = _row(rest[1:], ")")
         return f"<msqrt>{''.join(inner)}</msqrt>", rest[1:]
-    if token == "(":
-        inner, rest = _row(rest, ")")
-        return f"<mrow>{_sign('(')}{''.join(inner)}{_sign(')')}</mrow>", rest[1:]
-    if token == "|" and "|" in rest:
-        inner, rest = _row(rest, "|")
-        return f"<mrow>{_sign('|')}{''.join(inner)}{_sign('|')}</mrow>", rest[1:]
+    if token == "(" or (token == "|" and "|" in rest):
+        end = ")" if token == "(" else "|"
+        inner, rest = _row(rest, end)
+        return f"<mrow>{_sign(token)}{''.join(inner)}{_sign(end)}</mrow>", rest[1:]
     if token in GREEK:
         return f"<mi>{GREEK[token]}</mi>", rest
     if token[0].isdigit():

@@ -1,15 +1,13 @@
 """The page of a reproduction: one self-contained HTML file."""
 
 import importlib.resources
-from collections.abc import Iterable, Iterator
 from html import escape
-from typing import Any
 
 from ..._numbers import duration, typeset
 from ...statistics import LEVEL
 from ..study.checks import FAIL, PASS, UNDECIDED
 from ..study.claims import CLAIMS, Claim, finding, judge
-from .elements import chip, day, heading, items, slug, table, words
+from .elements import chapter, chip, day, heading, items, slug, table, words
 from .report import Report
 from .sections import FAMILIES, STUDIES, Section, claims_table, family, figure_of, is_broad, row_ids, section_of
 
@@ -96,20 +94,16 @@ def _changed(report: Report) -> str:
 
 
 def _notices(report: Report, claims: list[Claim]) -> str:
-    failed = [claim for claim in claims if claim.verdict == FAIL]
+    short = " The runs were too short, or had too few seeds, to tell."
     notices = []
-    if failed:
-        which = "; ".join(f'<a href="#claim-{c.number}">{c.number}, {escape(c.title)}</a>' for c in failed)
-        many = "claim fails" if len(failed) == 1 else "claims fail"
-        notices.append(f'<p class="notice bad"><strong>✗ {len(failed)} {many}:</strong> {which}.</p>\n')
-    open_ = [claim for claim in claims if claim.verdict == UNDECIDED]
-    if open_:
-        which = "; ".join(f'<a href="#claim-{c.number}">{c.number}, {escape(c.title)}</a>' for c in open_)
-        many = "claim is" if len(open_) == 1 else "claims are"
-        notices.append(
-            f'<p class="notice open"><strong>? {len(open_)} {many} not decided:</strong> {which}. The runs were too '
-            "short, or had too few seeds, to tell.</p>\n"
-        )
+    for verdict, kind, sign, one, many, why in (
+        (FAIL, "bad", "✗", "claim fails", "claims fail", ""),
+        (UNDECIDED, "open", "?", "claim is not decided", "claims are not decided", short),
+    ):
+        if found := [claim for claim in claims if claim.verdict == verdict]:
+            which = "; ".join(f'<a href="#claim-{c.number}">{c.number}, {escape(c.title)}</a>' for c in found)
+            told = f"{sign} {len(found)} {one if len(found) == 1 else many}:"
+            notices.append(f'<p class="notice {kind}"><strong>{told}</strong> {which}.{why}</p>\n')
     if report.unfinished:
         which = ", ".join(f"<code>{escape(name)}</code>" for name in report.unfinished)
         notices.append(
@@ -136,10 +130,7 @@ def _verdicts(claims: list[Claim]) -> str:
     caption = (
         "The ten claims of the paper" if len(claims) == len(CLAIMS) else "The claims of the paper and of the field"
     )
-    return (
-        f'<section aria-labelledby="verdicts">\n<h2 id="verdicts">Verdicts</h2>\n<p>{_summary(claims)}</p>\n'
-        f"{table(caption, header, rows, 'verdicts')}</section>\n"
-    )
+    return chapter("verdicts", "Verdicts", f"<p>{_summary(claims)}</p>\n{table(caption, header, rows, 'verdicts')}")
 
 
 def _summary(claims: list[Claim]) -> str:
@@ -165,10 +156,7 @@ def _headlines(sections: list[Section]) -> str:
         for s in chosen
     )
     kind = "stacked" if any(map(is_broad, chosen)) else "pair"
-    return (
-        '<section aria-labelledby="pictures">\n<h2 id="pictures">In two pictures</h2>\n'
-        f'<div class="{kind}">\n{figures}</div>\n</section>\n'
-    )
+    return chapter("pictures", "In two pictures", f'<div class="{kind}">\n{figures}</div>\n')
 
 
 def _contents(groups: dict[str, list[Section]]) -> str:
@@ -194,8 +182,7 @@ def _contents(groups: dict[str, list[Section]]) -> str:
 def _statistics(claims: list[Claim]) -> str:
     checks = [check for claim in claims for check in claim.checks]
     random = sum(check.interval is not None for check in checks)
-    return f"""<section aria-labelledby="statistics">
-<h2 id="statistics">How the intervals are made</h2>
+    text = f"""\
 <p>Every curve is the mean of independent runs, one per seed, and its band is the 95&nbsp;% interval of that mean at
 each round. Errors are positive and skewed, so intervals are symmetric for the logarithm of the mean (delta method,
 Student's quantile, a little wider for skewness) rather than for the mean itself. Curves without noise have one run
@@ -208,8 +195,8 @@ through.</p>
 <p>Verdicts rest on {100 * LEVEL:g}&nbsp;% intervals. {_joint(random)} An interval must also be short enough to mean
 something where a number is to be equal to another; the rule beside each check says how short. The other
 {len(checks) - random} of the {len(checks)} checks are of numbers that need no interval, or have none.</p>
-</section>
 """
+    return chapter("statistics", "How the intervals are made", text)
 
 
 def _joint(random: int) -> str:
@@ -223,6 +210,7 @@ def _joint(random: int) -> str:
 
 
 def _provenance(report: Report) -> str:
+    elsewhere = dict.fromkeys(entry.manifest.get("machine") for entry in report.entries)
     computed = sum(entry.manifest.get("seconds") or 0.0 for entry in report.entries)
     rows = [
         ("Command", f"<code>{escape(report.command)}</code>"),
@@ -240,18 +228,9 @@ def _provenance(report: Report) -> str:
         ),
         *((escape(name), escape(str(version))) for name, version in report.versions.items()),
         ("Machine", escape(report.machine)),
-        *(("Also computed on", escape(other)) for other in _elsewhere(report)),
+        *(("Also computed on", escape(str(other))) for other in elsewhere if other and other != report.machine),
     ]
-    version = str(report.versions.get("fedhsa", ""))
-    return (
-        '<section aria-labelledby="provenance">\n<h2 id="provenance">Versions, machine, runtime</h2>\n'
-        f"{table('What made this page', ('What', 'Which'), ((heading(n), v) for n, v in rows))}</section>\n"
-        '<section aria-labelledby="cite">\n<h2 id="cite">How to cite</h2>\n'
-        f"<p>The paper, and this toolkit if its numbers were of use:</p>\n"
-        f"<pre>{escape(BIBTEX.format(version=version))}</pre>\n</section>\n"
-    )
-
-
-def _elsewhere(report: Report) -> Iterable[str]:
-    found: Iterator[Any] = (entry.manifest.get("machine") for entry in report.entries)
-    return dict.fromkeys(str(machine) for machine in found if machine and machine != report.machine)
+    made = table("What made this page", ("What", "Which"), ((heading(n), v) for n, v in rows))
+    cited = escape(BIBTEX.format(version=report.versions.get("fedhsa", "")))
+    cite = f"<p>The paper, and this toolkit if its numbers were of use:</p>\n<pre>{cited}</pre>\n"
+    return chapter("provenance", "Versions, machine, runtime", made) + chapter("cite", "How to cite", cite)

@@ -12,7 +12,6 @@ import jax
 from ... import _files
 from ..._version import versions
 from ..run.store import StoredStudy, write_json
-from ..study.checks import FAIL
 from ..study.claims import Claim, judge
 
 
@@ -44,11 +43,6 @@ class Report:
     def claims(self) -> list[Claim]:
         """The claims with their checks."""
         return judge(check for entry in self.entries for check in entry.checks)
-
-    @property
-    def failed(self) -> list[Claim]:
-        """The claims that fail."""
-        return [claim for claim in self.claims if claim.verdict == FAIL]
 
     def write(self, out: pathlib.Path) -> None:
         """Writes `report.html` and `claims.json`."""

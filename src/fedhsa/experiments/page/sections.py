@@ -12,6 +12,7 @@ from ..study.checks import FAIL, PASS, UNDECIDED, Check
 from ..study.claims import Claim
 from .elements import (
     attribute,
+    chapter,
     chip,
     day,
     heading,
@@ -85,10 +86,7 @@ def is_broad(section: Section) -> bool:
 def family(name: str, group: list[Section], row_ids: dict[str, list[str]]) -> str:
     """Returns the experiments of one family as HTML."""
     inner = "".join(_experiment(section, row_ids.get(section.name, [])) for section in group)
-    return (
-        f'<section aria-labelledby="{slug(name)}">\n<h2 id="{slug(name)}">{name}</h2>\n'
-        f'<div class="studies">\n{inner}</div>\n</section>\n'
-    )
+    return chapter(slug(name), name, f'<div class="studies">\n{inner}</div>\n')
 
 
 def _experiment(section: Section, row_ids: list[str]) -> str:
@@ -206,14 +204,8 @@ def claims_table(claims: list[Claim], sections: list[Section]) -> str:
             f'{words(title_of(check))} <a class="source" href="#{slug(study)}">{words(titles.get(study, study))}</a>'
             f"<small>{words(check.statement)}</small><small>Rule: {words(check.rule)}.</small>"
         )
-        expected = words(typeset(check.expected))
-        return (
-            chip(check.verdict),
-            heading(statement),
-            typeset(check.measured),
-            interval(check.interval) or "none",
-            expected,
-        )
+        numbers = (typeset(check.measured), interval(check.interval) or "none", words(typeset(check.expected)))
+        return chip(check.verdict), heading(statement), *numbers
 
     titles = {section.name: section.entry.experiment.title for section in sections}
     header = ("Verdict", "Check", "Measured", f"{100 * LEVEL:g} % interval", "Expected")
@@ -230,10 +222,7 @@ def claims_table(claims: list[Claim], sections: list[Section]) -> str:
             f"<p>{words(claim.statement)}</p>\n"
             f"{_details(_counted([*claim.checks]) if claim.checks else 'Problem by problem', inner, shown)}"
         )
-    return (
-        '<section aria-labelledby="claims">\n<h2 id="claims">The claims, check by check</h2>\n'
-        f"{''.join(parts)}</section>\n"
-    )
+    return chapter("claims", "The claims, check by check", "".join(parts))
 
 
 def _overview(sections: list[Section]) -> str:
