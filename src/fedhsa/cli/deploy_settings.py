@@ -10,7 +10,7 @@ import tyro
 from .._check import DTYPES
 from .errors import UsageError
 from .node_settings import NodeSettings, SuperlinkSettings
-from .settings import AbstractFlags, AbstractSettings, TrackFlags, out_folder
+from .settings import AbstractFlags, AbstractSettings, TrackFlags, flag, out_folder
 from .usage import check_counts, check_name, check_number
 
 if TYPE_CHECKING:  # `--help` must not import JAX
@@ -42,9 +42,9 @@ class AbstractDeploySettings(TrackFlags, AbstractSettings):
     """The algorithm, like FedHSA, 'Averaged(FedHSA)' or mine.py:HalfHSA; `fedhsa list` shows all algorithms."""
     num_agents: Annotated[int | None, tyro.conf.arg(metavar="M")] = 3
     """Number of agents."""
-    agent: Annotated[str | None, tyro.conf.arg(metavar="FILE.py:FUNCTION", help_behavior_hint="")] = None
+    agent: Annotated[str | None, flag("FILE.py:FUNCTION")] = None
     """Instead of a problem: a function (also MODULE:FUNCTION) that builds a node's agent from its own data."""
-    data: Annotated[str, tyro.conf.arg(metavar="PATH", help_behavior_hint="")] = ""
+    data: Annotated[str, flag("PATH")] = ""
     """The value of `data` that this function receives, such as a file; {number} stands for the agent's number."""
     rounds: Annotated[int, tyro.conf.arg(metavar="T")] = 20
     """Total number of rounds."""
@@ -52,33 +52,31 @@ class AbstractDeploySettings(TrackFlags, AbstractSettings):
     """The precision."""
     missing: Annotated[str, tyro.conf.arg(metavar="wait|skip|fail")] = "wait"
     """If an agent does not answer: wait for it, skip it in this round, or fail."""
-    patience: Annotated[
-        float | None, tyro.conf.arg(metavar="SECONDS", help_behavior_hint="(default: 600 to wait, else 60)")
-    ] = None
+    patience: Annotated[float | None, flag("SECONDS", hint="(default: 600 to wait, else 60)")] = None
     """How long an exchange may take before an agent counts as missing."""
     at_least: int = 1
     """With skip: the number of agents that a round needs."""
-    reply_bound: Annotated[float | None, tyro.conf.arg(metavar="NORM", help_behavior_hint="")] = None
+    reply_bound: Annotated[float | None, flag("NORM")] = None
     """The largest norm of a reply that is accepted; an agent that exceeds it counts as unable to answer."""
-    clip: Annotated[float | None, tyro.conf.arg(metavar="NORM", help_behavior_hint="")] = None
+    clip: Annotated[float | None, flag("NORM")] = None
     """With noise: clip every reply to this norm."""
-    noise: Annotated[float | None, tyro.conf.arg(metavar="MULTIPLIER", help_behavior_hint="")] = None
+    noise: Annotated[float | None, flag("MULTIPLIER")] = None
     """Add Gaussian noise to every reply. Its standard deviation is this multiple of twice the clip."""
-    epsilon: Annotated[float | None, tyro.conf.arg(metavar="EPSILON", help_behavior_hint="")] = None
+    epsilon: Annotated[float | None, flag("EPSILON")] = None
     """The privacy budget, at which sites stop answering. Without `--noise`, the noise is chosen to last all rounds."""
-    delta: Annotated[float | None, tyro.conf.arg(metavar="DELTA", help_behavior_hint="(default: 1e-5)")] = None
+    delta: Annotated[float | None, flag("DELTA", hint="(default: 1e-5)")] = None
     """With noise: the probability with which epsilon may not hold."""
-    noise_shared_by: Annotated[int | None, tyro.conf.arg(metavar="K", help_behavior_hint="")] = None
+    noise_shared_by: Annotated[int | None, flag("K")] = None
     """With noise and secure aggregation: each agent adds 1/K of the variance; a sum over K agents has all of it."""
     secure_aggregation: bool = False
     """Mask the replies, so that the server learns only their sum, in which the masks cancel."""
     fixed_point_bits: Annotated[int, tyro.conf.arg(metavar="B")] = 48
     """With secure aggregation: number of fractional bits of a reply; more bits are finer, fewer allow larger values."""
-    minimum_cohort: Annotated[int | None, tyro.conf.arg(metavar="K", help_behavior_hint="(default: all agents)")] = None
+    minimum_cohort: Annotated[int | None, flag("K", hint="(default: all agents)")] = None
     """With secure aggregation and skip: a site answers only if at least K sites take part in the round."""
     release_metrics: bool = False
     """With noise or masks: also send the sites' measurements on their data, without any protection."""
-    metrics: Annotated[str, tyro.conf.arg(metavar="FILE.prom|[HOST:]PORT", help_behavior_hint="")] = ""
+    metrics: Annotated[str, flag("FILE.prom|[HOST:]PORT")] = ""
     """Write the state of the run to a file after every round, or serve it on a port, in the format of Prometheus."""
     resume: bool = False
     """Continue from the checkpoint in the output folder."""
@@ -229,7 +227,7 @@ class RaySettings(AbstractDeploySettings):
 
     address: str = "local"
     """local: start Ray for this run; auto or HOST:PORT: use a running cluster."""
-    actors: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: one per core)")] = None
+    actors: Annotated[int | None, flag("N", hint="(default: one per core)")] = None
     """Number of processes that share the agents."""
     out: Annotated[pathlib.Path | None, out_folder("runs/deploy/ray")] = None
     """The folder for the results."""
@@ -342,13 +340,13 @@ class FlowerSettings(AbstractDeploySettings):
 
     command, nodes_decide = "deploy flower", True
 
-    write: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
+    write: Annotated[pathlib.Path | None, flag("DIR")] = None
     """Only write the app to this folder."""
-    superlink: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="")] = None
+    superlink: Annotated[str | None, flag("HOST:PORT")] = None
     """Run the app on the federation of this SuperLink."""
-    keys: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
+    keys: Annotated[pathlib.Path | None, flag("FOLDER")] = None
     """The server's folder of `fedhsa deploy keys`, on this machine: requests are signed, and replies are checked."""
-    root_certificates: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
+    root_certificates: Annotated[pathlib.Path | None, flag("FILE")] = None
     """With stock SuperNodes: the authority that certifies the SuperLink, such as ca.crt of `fedhsa deploy keys`."""
     insecure: bool = False
     """With stock SuperNodes: talk to the SuperLink without encryption."""
@@ -401,9 +399,7 @@ class StatusSettings(AbstractFlags):
 
     command = "deploy status"
 
-    folder: Annotated[
-        tyro.conf.Positional[pathlib.Path | None], tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(the latest)")
-    ] = None
+    folder: Annotated[tyro.conf.Positional[pathlib.Path | None], flag("FOLDER", hint="(the latest)")] = None
     """The output folder of the run, or a node's folder. Default: the run in runs/deploy that changed last."""
     json: bool = False
     """Print JSON."""

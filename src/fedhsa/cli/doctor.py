@@ -11,7 +11,7 @@ from rich.console import Console
 
 from .._extras import need
 from .parsing import parse_flags
-from .settings import AbstractFlags
+from .settings import AbstractFlags, flag
 
 MARKS = {"ok": "ok      ", "warning": "warning ", "failure": "FAILURE "}
 
@@ -30,13 +30,13 @@ class DoctorSettings(AbstractFlags):
 
     command = "deploy doctor"
 
-    folder: Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")]
+    folder: Annotated[tyro.conf.Positional[pathlib.Path], flag("FOLDER")]
     """The folder of the node or of the server, with its keys."""
-    server: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="")] = None
+    server: Annotated[str | None, flag("HOST:PORT")] = None
     """The gRPC server that this node connects to."""
-    superlink: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="")] = None
+    superlink: Annotated[str | None, flag("HOST:PORT")] = None
     """The Flower server that this node connects to."""
-    listen: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="")] = None
+    listen: Annotated[str | None, flag("HOST:PORT")] = None
     """The address on which this server will listen."""
     json: bool = False
     """Print JSON."""

@@ -14,7 +14,7 @@ from .._extras import need
 from .._table import Table
 from .errors import UsageError
 from .parsing import parse_flags
-from .settings import AbstractFlags
+from .settings import AbstractFlags, flag
 
 HELP = """\
 usage: fedhsa deploy keys FOLDER [--nodes N] [--host NAME ...]
@@ -52,8 +52,8 @@ Every form explains its settings with `--help`; COMMANDS.txt in each folder list
 the commands for that machine.
 """
 
-_Folder = Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")]
-_File = Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="FILE", help_behavior_hint="")]
+_Folder = Annotated[tyro.conf.Positional[pathlib.Path], flag("FOLDER")]
+_File = Annotated[tyro.conf.Positional[pathlib.Path], flag("FILE")]
 _Host = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")]
 
 
@@ -122,7 +122,7 @@ class SignSettings(AbstractFlags):
     """The request from the node."""
     number: int
     """The agent's number."""
-    fingerprint: Annotated[str | None, tyro.conf.arg(metavar="DIGITS", help_behavior_hint="")] = None
+    fingerprint: Annotated[str | None, flag("DIGITS")] = None
     """The fingerprint that the site read out: the request is signed only if its key has this fingerprint."""
     replace: bool = False
     """Replace the agent's previous key."""
@@ -161,9 +161,9 @@ class RenewSettings(AbstractFlags):
 
     folder: _Folder
     """The federation's folder."""
-    who: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NUMBER|server", help_behavior_hint="")]
+    who: Annotated[tyro.conf.Positional[str], flag("NUMBER|server")]
     """The node's number, or the server."""
-    host: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...", help_behavior_hint="(as before)")] = ()
+    host: Annotated[tuple[str, ...], flag("NAME ...", hint="(as before)")] = ()
     """The server's new names or addresses."""
     new_key: bool = False
     """Also make a new private key for the server. (A node makes its own with `request`.)"""
@@ -184,7 +184,7 @@ class ExcludeSettings(AbstractFlags):
 
     folder: _Folder
     """The federation's folder, or the server's copy of `server`."""
-    who: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NUMBER", help_behavior_hint="")]
+    who: Annotated[tyro.conf.Positional[str], flag("NUMBER")]
     """The node's number."""
 
 

@@ -10,7 +10,7 @@ from .. import _check
 from .._extras import need
 from .errors import FailedRunError
 from .parsing import parse_flags
-from .settings import AbstractFlags
+from .settings import AbstractFlags, flag
 from .usage import check_counts
 
 
@@ -34,7 +34,7 @@ class LabSettings(AbstractFlags):
     """The page that is opened; the pages link to each other."""
     host: Annotated[str, tyro.conf.arg(metavar="ADDRESS")] = "127.0.0.1"
     """The address that the server binds. With the default only this machine can reach it."""
-    port: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
+    port: Annotated[int | None, flag("INT")] = None
     """The port. Default: 2718 or the next free one."""
     browser: bool = True
     """Open the page in a browser."""

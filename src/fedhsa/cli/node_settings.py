@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import tyro
 
 from .errors import UsageError
-from .settings import AbstractFlags
+from .settings import AbstractFlags, flag
 from .usage import check_counts
 
 
@@ -36,7 +36,7 @@ class SuperlinkSettings(AbstractFlags):
     """The address on which the gate listens."""
     inner_port: Annotated[int, tyro.conf.arg(metavar="PORT")] = 8001
     """The SuperLink's port, open only on this machine; 0 for any free port."""
-    logs: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
+    logs: Annotated[pathlib.Path | None, flag("FOLDER")] = None
     """The folder for the SuperLink's log."""
 
 
@@ -62,47 +62,45 @@ class NodeSettings(AbstractFlags):
 
     keys: Annotated[pathlib.Path, tyro.conf.arg(metavar="FOLDER")] = pathlib.Path(".")
     """The node's folder of `fedhsa deploy keys`."""
-    server: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="")] = None
+    server: Annotated[str | None, flag("HOST:PORT")] = None
     """The server of `fedhsa deploy grpc`."""
-    superlink: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="")] = None
+    superlink: Annotated[str | None, flag("HOST:PORT")] = None
     """The gate of `fedhsa deploy superlink`, or a SuperLink of Flower."""
-    state: Annotated[
-        pathlib.Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: that of the keys)")
-    ] = None
+    state: Annotated[pathlib.Path | None, flag("FOLDER", hint="(default: that of the keys)")] = None
     """The folder for the node's state, its log and its audit log."""
-    agent: Annotated[str | None, tyro.conf.arg(metavar="FILE.py:FUNCTION", help_behavior_hint="")] = None
+    agent: Annotated[str | None, flag("FILE.py:FUNCTION")] = None
     """The function (also MODULE:FUNCTION) that builds this node's agent from its own data."""
-    data: Annotated[str, tyro.conf.arg(metavar="PATH", help_behavior_hint="")] = ""
+    data: Annotated[str, flag("PATH")] = ""
     """The value of `data` that this function receives, such as a file; {number} stands for the agent's number."""
-    allow: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE.py:NAME", help_behavior_hint="")] = ()
+    allow: Annotated[tuple[str, ...], flag("FILE.py:NAME")] = ()
     """Further code on this machine that a run may name, such as your own algorithm."""
-    plan: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
+    plan: Annotated[pathlib.Path | None, flag("FILE")] = None
     """Take part only in runs of this plan: a JSON file, such as runs/RUN/plan.json of an earlier run."""
-    clip: Annotated[float | None, tyro.conf.arg(metavar="NORM", help_behavior_hint="")] = None
+    clip: Annotated[float | None, flag("NORM")] = None
     """With noise: clip every reply to this norm."""
-    noise: Annotated[float | None, tyro.conf.arg(metavar="MULTIPLIER", help_behavior_hint="")] = None
+    noise: Annotated[float | None, flag("MULTIPLIER")] = None
     """Add Gaussian noise to every reply. Its standard deviation is this multiple of twice the clip."""
-    epsilon: Annotated[float | None, tyro.conf.arg(metavar="EPSILON", help_behavior_hint="")] = None
+    epsilon: Annotated[float | None, flag("EPSILON")] = None
     """With noise: the privacy budget. The node stops answering before it is exceeded."""
-    delta: Annotated[float | None, tyro.conf.arg(metavar="DELTA", help_behavior_hint="(default: 1e-5)")] = None
+    delta: Annotated[float | None, flag("DELTA", hint="(default: 1e-5)")] = None
     """With noise: the probability with which epsilon may not hold."""
-    noise_shared_by: Annotated[int | None, tyro.conf.arg(metavar="K", help_behavior_hint="")] = None
+    noise_shared_by: Annotated[int | None, flag("K")] = None
     """With noise and secure aggregation: add 1/K of the variance, so that a sum over K such agents has all of it."""
     secure_aggregation: bool = False
     """Answer only in runs with secure aggregation, where replies are masked and the server learns only sums."""
-    minimum_cohort: Annotated[int | None, tyro.conf.arg(metavar="K", help_behavior_hint="(default: all agents)")] = None
+    minimum_cohort: Annotated[int | None, flag("K", hint="(default: all agents)")] = None
     """With secure aggregation, if a run may skip absent sites: answer only if at least K sites take part."""
     release_metrics: bool = False
     """With noise or secure aggregation: also send this site's measurements on its data, without any protection."""
-    max_rounds: Annotated[int | None, tyro.conf.arg(metavar="T", help_behavior_hint="")] = None
+    max_rounds: Annotated[int | None, flag("T")] = None
     """The largest number of rounds in which the node takes part, over all runs together."""
-    max_restarts: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: 100)")] = None
+    max_restarts: Annotated[int | None, flag("N", hint="(default: 100)")] = None
     """The largest number of times that the node restarts a round."""
-    exchanges: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME", help_behavior_hint="(default: all)")] = ()
+    exchanges: Annotated[tuple[str, ...], flag("NAME", hint="(default: all)")] = ()
     """Answer only these exchanges, like operator and delta; `measure` stands for this site's measurements."""
     sync: bool = True
     """Wait for the disk before every answer, so that the state survives a loss of power; --no-sync is faster."""
-    metrics: Annotated[str, tyro.conf.arg(metavar="FILE.prom|[HOST:]PORT", help_behavior_hint="")] = ""
+    metrics: Annotated[str, flag("FILE.prom|[HOST:]PORT")] = ""
     """Write the node's state for Prometheus to a file, or serve it on a port (only on this machine without a host)."""
 
     def check(self) -> None:

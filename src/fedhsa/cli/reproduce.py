@@ -11,7 +11,7 @@ from rich.console import Console
 from ..experiments import PRESETS
 from .errors import UsageError
 from .parsing import parse_flags
-from .settings import RayFlags
+from .settings import RayFlags, flag
 from .usage import check_counts, check_name, named_values
 
 DEVICES = ("cpu", "gpu", "tpu")
@@ -45,35 +45,27 @@ class ReproduceSettings(RayFlags):
 
     command = "reproduce"
 
-    names: Annotated[
-        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="NAME ...", help_behavior_hint="")
-    ] = ()
+    names: Annotated[tyro.conf.Positional[tuple[str, ...]], flag("NAME ...")] = ()
     """The experiments (see `--list`); `td` or 'td/*' selects several. Default: all except `field` and `rl`."""
-    only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...", help_behavior_hint="")] = ()
+    only: Annotated[tuple[str, ...], flag("NAME ...")] = ()
     """The experiments, as a flag."""
     preset: Annotated[str, tyro.conf.arg(metavar="|".join(PRESETS))] = "paper"
     """The source of the settings: the paper's text, or its authors' public scripts."""
     quick: bool = False
     """Fewer seeds, rounds, agents and figures; still all ten claims."""
-    seeds: Annotated[int | None, tyro.conf.arg(metavar="S", help_behavior_hint="(default: each experiment's own)")] = (
-        None
-    )
+    seeds: Annotated[int | None, flag("S", hint="(default: each experiment's own)")] = None
     """Independent runs, at least 2."""
-    rounds: Annotated[int | None, tyro.conf.arg(metavar="T", help_behavior_hint="(default: each experiment's own)")] = (
-        None
-    )
+    rounds: Annotated[int | None, flag("T", hint="(default: each experiment's own)")] = None
     """Rounds of the figures' experiments."""
-    option: Annotated[dict[str, Any], named_values("option", "num_agents=5"), tyro.conf.arg(help_behavior_hint="")] = (
-        dataclasses.field(default_factory=dict)
+    option: Annotated[dict[str, Any], named_values("option", "num_agents=5"), flag()] = dataclasses.field(
+        default_factory=dict
     )
     """Any other setting of the experiments or of their problems, like step_size=0.002 (see `--list`)."""
     out: Annotated[pathlib.Path, tyro.conf.arg(metavar="DIR")] = pathlib.Path("results")
     """The folder for the page and the experiments."""
-    device: Annotated[str | None, tyro.conf.arg(metavar="|".join(DEVICES), help_behavior_hint="(default: JAX's)")] = (
-        None
-    )
+    device: Annotated[str | None, flag("|".join(DEVICES), hint="(default: JAX's)")] = None
     """The device for simulations."""
-    workers: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: one per core)")] = None
+    workers: Annotated[int | None, flag("N", hint="(default: one per core)")] = None
     """Number of experiments in parallel, each in a process with its share of the cores; 1 uses this process."""
     again: bool = False
     """Rerun finished experiments too."""

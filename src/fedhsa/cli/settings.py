@@ -28,9 +28,14 @@ MOST_HOSTS = 1024
 _PROBLEMS_OWN = "(default: the problem's own)"
 
 
+def flag(metavar: str | None = None, *, hint: str = "", name: str | None = None) -> Any:
+    """A flag whose help has this hint, such as what happens by default, instead of the default value."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=hint, name=name)
+
+
 def out_folder(default: str) -> Any:
     """The flag for the output folder; its help states the default."""
-    return tyro.conf.arg(metavar="DIR", help_behavior_hint=f"(default: {default})")
+    return flag("DIR", hint=f"(default: {default})")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +53,7 @@ class RayFlags(AbstractFlags):
 
     ray: bool = False
     """Compute on Ray with a task for each core, on the cluster of RAY_ADDRESS or `ray start`, or on a new one."""
-    ray_address: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="")] = None
+    ray_address: Annotated[str | None, flag("HOST:PORT")] = None
     """Compute on the Ray cluster at this address; `local` always starts a new one on this machine."""
 
 
@@ -56,9 +61,9 @@ class RayFlags(AbstractFlags):
 class TrackFlags(AbstractFlags):
     """The settings that send a run to an experiment-tracking tool; `tracks.Tracks` applies them."""
 
-    track: Annotated[str | None, tyro.conf.arg(metavar="|".join(TRACKERS), help_behavior_hint="")] = None
+    track: Annotated[str | None, flag("|".join(TRACKERS))] = None
     """Log the run with this tool. Every tool except jsonl needs the extra of the same name."""
-    track_to: Annotated[str | None, tyro.conf.arg(metavar="FOLDER|URI", help_behavior_hint="")] = None
+    track_to: Annotated[str | None, flag("FOLDER|URI")] = None
     """The folder for the logs (default: the output folder), or the address of an MLflow server."""
 
     def _check_track(self) -> None:
@@ -83,16 +88,16 @@ class AbstractSettings(AbstractFlags):
     """A family of problems (see `fedhsa list`) or your own problem, like mine.py:build; `--problem` may precede it."""
     algorithm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("FedHSA", "LocalSA")
     """The algorithms, like FedHSA, 'Averaged(FedHSA(local_steps=5))' or mine.py:HalfHSA (see `fedhsa list`)."""
-    num_agents: Annotated[int | None, tyro.conf.arg(metavar="M", help_behavior_hint=_PROBLEMS_OWN)] = None
+    num_agents: Annotated[int | None, flag("M", hint=_PROBLEMS_OWN)] = None
     """Number of agents."""
-    dim: Annotated[int | None, tyro.conf.arg(metavar="D", help_behavior_hint=_PROBLEMS_OWN)] = None
+    dim: Annotated[int | None, flag("D", hint=_PROBLEMS_OWN)] = None
     """Number of parameters."""
-    heterogeneity: Annotated[float | None, tyro.conf.arg(metavar="0..1", help_behavior_hint=_PROBLEMS_OWN)] = None
+    heterogeneity: Annotated[float | None, flag("0..1", hint=_PROBLEMS_OWN)] = None
     """How much the agents differ, from 0 (equal agents) to 1 (independent draws)."""
     problem_key: int = 0
     """The seed of the random problem."""
-    option: Annotated[dict[str, Any], named_values("option", "noise_std=0.2"), tyro.conf.arg(help_behavior_hint="")] = (
-        dataclasses.field(default_factory=dict)
+    option: Annotated[dict[str, Any], named_values("option", "noise_std=0.2"), flag()] = dataclasses.field(
+        default_factory=dict
     )
     """Other arguments of the problem, like noise_std=0.2 (see `fedhsa list`). In TOML: a table [option]."""
     noiseless: bool = False
@@ -109,19 +114,17 @@ class AbstractSettings(AbstractFlags):
     """The seed of the random observations."""
     out: Annotated[pathlib.Path | None, out_folder("runs/PROBLEM")] = None
     """The folder for the results."""
-    label: Annotated[dict[str, str], named_texts("label", "FedHSA=ours"), tyro.conf.arg(help_behavior_hint="")] = (
-        dataclasses.field(default_factory=dict)
+    label: Annotated[dict[str, str], named_texts("label", "FedHSA=ours"), flag()] = dataclasses.field(
+        default_factory=dict
     )
     """Names of algorithms in figures and tables, like FedHSA=ours 'LocalSA=Local SA'. In TOML: a table [label]."""
-    width: Annotated[float | None, tyro.conf.arg(metavar="INCHES", help_behavior_hint="")] = None
+    width: Annotated[float | None, flag("INCHES")] = None
     """The width of the figures, such as 3.25 for a journal's column."""
     format: Annotated[tuple[str, ...], tyro.conf.arg(metavar="|".join(FIGURE_FORMATS) + " ...")] = ("png", "pdf")
     """The formats of the figures."""
-    config: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="FILE.toml", help_behavior_hint="")] = None
+    config: Annotated[pathlib.Path | None, flag("FILE.toml")] = None
     """A TOML file with settings."""
-    from_: Annotated[
-        pathlib.Path | None, tyro.conf.arg(name="from", metavar="MANIFEST.json", help_behavior_hint="")
-    ] = None
+    from_: Annotated[pathlib.Path | None, flag("MANIFEST.json", name="from")] = None
     """Use the settings of an earlier run, read from its manifest or folder; other flags override them."""
     progress: bool = True
     """Show the progress if the output is a terminal."""
@@ -322,15 +325,15 @@ class RunSettings(AbstractSimulationSettings):
     command = "run"
     elsewhere = (*ResultSettings.elsewhere, "target")
 
-    target: Annotated[float | None, tyro.conf.arg(metavar="ERROR", help_behavior_hint="")] = None
+    target: Annotated[float | None, flag("ERROR")] = None
     """A mean-square error to reach: reports the cost of reaching it, and whether it can be reached at all."""
     checkpoint: bool = False
     """Save the state to the output folder regularly; by default only at the end, unless it is large."""
     resume: bool = False
     """Continue an interrupted run, or a finished run with more rounds; implies `--checkpoint`."""
-    hosts: Annotated[str | None, tyro.conf.arg(metavar="N|NAME,...|auto", help_behavior_hint="")] = None
+    hosts: Annotated[str | None, flag("N|NAME,...|auto")] = None
     """Share the run: N processes here, one on each named machine, or as set by SLURM, Open MPI or Kubernetes."""
-    host_index: Annotated[int | None, tyro.conf.arg(metavar="I", help_behavior_hint="")] = None
+    host_index: Annotated[int | None, flag("I")] = None
     """The index of this machine in `--hosts`, from 0, if its name does not identify it."""
     host_timeout: Annotated[float, tyro.conf.arg(metavar="SECONDS")] = 120.0
     """The time to wait for the other processes at the start."""
@@ -382,7 +385,7 @@ class AnalyzeSettings(AbstractSettings):
 
     command = "analyze"
 
-    target: Annotated[float | None, tyro.conf.arg(metavar="ERROR", help_behavior_hint="")] = None
+    target: Annotated[float | None, flag("ERROR")] = None
     """A mean-square error to reach: reports the cost of reaching it, and whether it can be reached at all."""
     objective: Annotated[str, tyro.conf.arg(metavar="|".join(OBJECTIVES))] = OBJECTIVES[0]
     """The cost to minimise; needs a target."""
@@ -441,9 +444,7 @@ class CompareSettings(RayFlags, ResultSettings):
 
     algorithm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("FedHSA", "LocalSA", "SynchronisedSA")
     """The algorithms, like FedHSA, 'Averaged(FedHSA(local_steps=5))' or mine.py:HalfHSA (see `fedhsa list`)."""
-    step_size: Annotated[
-        tuple[float, ...], tyro.conf.arg(metavar="ETA ...", help_behavior_hint="(default: tuned)")
-    ] = ()
+    step_size: Annotated[tuple[float, ...], flag("ETA ...", hint="(default: tuned)")] = ()
     """One step size for all algorithms, or one for each, instead of tuning."""
     samples: Annotated[int, tyro.conf.arg(metavar="N")] = 10_000
     """Observations of each agent in a run."""
@@ -455,7 +456,7 @@ class CompareSettings(RayFlags, ResultSettings):
     """Number of independent runs for each step size."""
     objective: Annotated[str, tyro.conf.arg(metavar="|".join(EXPENSES))] = "samples"
     """The cost to minimise; needs a target."""
-    target: Annotated[float | None, tyro.conf.arg(metavar="ERROR", help_behavior_hint="")] = None
+    target: Annotated[float | None, flag("ERROR")] = None
     """A squared error to reach: the methods are tuned and ranked by the cost of reaching it."""
     out: Annotated[pathlib.Path | None, out_folder("runs/PROBLEM/compare")] = None
     """The folder for the results."""
