@@ -17,13 +17,7 @@ ROUND = ("error", "operator_norm", "movement", "agents", "seconds", "bytes_down"
 
 
 class Tracks:
-    """The trackers of one command. Tracks receive the command's files and end when these have been written.
-
-    **Arguments:**
-
-    - `settings`: the settings with `--track` and `--track-to`.
-    - `folder`: the output folder of the command.
-    """
+    """The trackers of one command. Tracks receive files of its output folder, and end when these have been written."""
 
     def __init__(self, settings: TrackFlags, folder: pathlib.Path):
         self.kind, self.to, self.folder = settings.track, settings.track_to, folder

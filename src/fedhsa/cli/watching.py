@@ -21,13 +21,9 @@ ROWS = 20
 
 @contextlib.contextmanager
 def watching(console: Console, metrics: str = "", table: bool = True) -> Iterator[Watch]:
-    """Yields a function to be called with every event of a run.
+    """Yields a function to be called with every event of a run, which shows a `table` only on a terminal.
 
-    **Arguments:**
-
-    - `console`: the console that shows the events.
-    - `metrics`: the target of the metrics for Prometheus, as `prometheus.Target` parses it; empty for none.
-    - `table`: whether to show a table on a terminal.
+    `metrics` is the target of the metrics for Prometheus, as `prometheus.Target` parses it; empty for none.
     """
     with contextlib.ExitStack() as stack:
         board = Board(console) if table and console.is_terminal else None

@@ -91,19 +91,9 @@ def grid(
 ) -> str:
     """Return a map as SVG.
 
-    **Arguments:**
-
-    - `shape`: rows and columns.
-    - `values`: `(S,)`.
-    - `colours`: the scale, which several maps share.
-    - `label`: the sentence that a screen reader reads.
-    - `cells`: a letter of `environments.model.CELLS` for each cell. Default: none is marked.
-    - `hidden`: `(S,)`, the cells without a value, which are grey.
-    - `policy`: `(S, A)`, the probabilities that arrows show. Default: no arrows.
-    - `actions`: the names of the actions.
-    - `hint`: returns further text about a cell, shown while the pointer rests on it.
-    - `numbers`: whether the cells show their values.
-    - `ring`: a cell that is framed.
+    `values` has a number and `cells` a letter of `environments.model.CELLS` for each cell. The cells in `hidden` have
+    no value and are grey. Arrows show the probabilities `policy`, `(S, A)`, of `actions`. `hint` returns further text
+    about a cell, shown while the pointer rests on it. `label` is for screen readers, and the cell `ring` is framed.
     """
     rows, columns = shape
     cells = "." * (rows * columns) if cells is None else cells

@@ -45,15 +45,9 @@ def serve(
 ) -> None:
     """Serve the lab until it is interrupted.
 
-    Raises `BusyPortError` if `port` is in use, and `ModuleNotFoundError` if marimo is not installed.
-
-    **Arguments:**
-
-    - `page`: the page that is opened, a key of `PAGES`.
-    - `host`: the address that the server binds. The default is reachable from this machine only.
-    - `port`: the port. Defaults to 2718 or the next free one.
-    - `browser`: whether to open the page in a browser.
-    - `announce`: called with the address of the page before the server starts.
+    The default `host` is reachable from this machine only, and `port` is 2718 or the next free one. `announce` gets the
+    address of the page before the server starts. Raises `BusyPortError` if `port` is in use, and `ModuleNotFoundError`
+    if marimo is not installed.
     """
     application = app()
     import uvicorn

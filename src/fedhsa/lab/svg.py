@@ -10,9 +10,6 @@ import numpy as np
 
 from .._numbers import tick
 
-FONT = 13.0
-"""The size of labels in the units of the picture."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
@@ -80,15 +77,7 @@ def points(xs: Any, ys: Any) -> str:
 
 
 def picture(parts: Iterable[str], width: float, height: float, *, label: str, cls: str = "") -> str:
-    """Return a whole picture, as wide as its container on the page.
-
-    **Arguments:**
-
-    - `parts`: the elements.
-    - `width`, `height`: the units of the picture.
-    - `label`: the sentence that a screen reader reads.
-    - `cls`: a further class for the style sheet.
-    """
+    """Return a whole picture, as wide as its container on the page; `label` is the sentence for screen readers."""
     return tag(
         "svg",
         "".join(parts),

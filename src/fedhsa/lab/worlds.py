@@ -427,13 +427,9 @@ def _bellman(setting: Setting, model: Model, chances: np.ndarray, chain: Any, st
     return Bellman(visits[..., None], rewards[..., None], onward[:, :, None])
 
 
-def _rule(setting: Setting, name: str) -> LocalRule:
-    return LocalRule(setting.step_size, setting.local_steps, 1.0, 1.0 if name == "FedHSA" else 0.0)
-
-
 def _curve(found: Solution, name: str, noise: "WorldNoise | None") -> Curve:
     setting, bellman, root = found.setting, found.bellman, found.root
-    rule = _rule(setting, name)
+    rule = LocalRule(setting.step_size, setting.local_steps, 1.0, 1.0 if name == "FedHSA" else 0.0)
     numbers = rule.step_size, rule.local_steps, rule.correction
     if setting.task == "control":
         limit = bellman.limit(*numbers)

@@ -13,13 +13,9 @@ POINTS = 1000
 
 
 class Track:
-    """Calls a tracker such that its failures do not reach the run.
+    """Calls a tracker, if there is one, such that its failures do not reach the run.
 
-    **Arguments:**
-
-    - `tracker`: the tracker, or None to do nothing.
-    - `rounds`: the number of rounds of the whole run.
-    - `every`: the number of rounds between two records.
+    The whole run has this number of `rounds`, and `every` is the number of rounds between two records.
     """
 
     def __init__(self, tracker: AbstractTracker | None, rounds: int, every: int = 1):
