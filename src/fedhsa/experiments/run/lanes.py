@@ -104,7 +104,7 @@ class ExecutorLane:
     """
 
     def __init__(self, executor: Executor) -> None:
-        self._executor, self._call = executor, Future()
+        self._executor = executor
 
     def submit(self, function: Callable, /, *arguments: Any) -> Future:
         what, folder, *others = arguments
@@ -123,15 +123,12 @@ class ExecutorLane:
             except BaseException as error:  # including a cancellation
                 found.set_exception(error)
 
-        self._futures = [
-            self._executor.submit(fill, function, what, folder.absolute(), pathlib.Path(mark).name, others)
-        ]
-        self._futures[0].add_done_callback(take)
+        self._running = self._executor.submit(fill, function, what, folder.absolute(), pathlib.Path(mark).name, others)
+        self._running.add_done_callback(take)
         return found
 
     def stop(self) -> None:
-        for future in self._futures:
-            future.cancel()
+        self._running.cancel()
 
 
 def fill(

@@ -111,19 +111,8 @@ def studies(preset: str = "paper") -> dict[str, AbstractStudy]:
     field = [Garnet(), Speedup(), FixedPoints(), Probability(), Quadratics(), Delays(), Rounds(), Systems()]
     field += [Stationary(), Personal(), Replay()]
     variants = [Boundary(), CompressedStudy(), Participation(), Extrapolation(), OneExchange(), Adversaries()]
-    rl = [
-        Importance(),
-        OneShot(),
-        QAvg(),
-        FedSARSA(),
-        TwoPhases(),
-        DoublyReduced(),
-        NaturalGradients(),
-        KLPenalties(),
-        RobustGradients(),
-        A3C(),
-    ]
-    rl += [PAvg(), FastFedPG(), FedSVRPG()]
+    rl = [Importance(), OneShot(), QAvg(), FedSARSA(), TwoPhases(), DoublyReduced(), NaturalGradients(), KLPenalties()]
+    rl += [RobustGradients(), A3C(), PAvg(), FastFedPG(), FedSVRPG()]
     return {experiment.name: experiment for experiment in (*figures, *studies, *field, *variants, *rl)}
 
 
