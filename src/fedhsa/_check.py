@@ -45,7 +45,12 @@ def array(name: str, value: Any, shape: tuple[str | int, ...], sizes: dict[str, 
     """
     sizes, known = {} if sizes is None else sizes, not traced(value)
     try:
-        value = _arrays.own(value) if known else _traced_array(value)
+        if known:
+            value = _arrays.own(value)
+        else:
+            import jax.numpy as jnp
+
+            value = jnp.asarray(value)
     except (TypeError, ValueError) as error:
         raise ValueError(f"`{name}` must be an array of numbers, got {type(value).__name__}.") from error
     found = dict(sizes)
@@ -62,12 +67,6 @@ def array(name: str, value: Any, shape: tuple[str | int, ...], sizes: dict[str, 
         raise ValueError(f"`{name}` must be finite, got {value[where]} at index {where}.")
     sizes.update(found)
     return value
-
-
-def _traced_array(value: Any) -> Any:
-    import jax.numpy as jnp
-
-    return jnp.asarray(value)
 
 
 def count(name: str, value: Any, *, least: int = 1, most: int | None = None, remedy: str = "") -> int:

@@ -149,7 +149,8 @@ def _open_sweep(arrays: dict[str, np.ndarray], header: Any, manifest: dict[str, 
     rounds, quantity = arrays["rounds"], next(name for name, a in arrays.items() if a.ndim == 3)
     names = [name for name in arrays if name not in ("rounds", "theory", quantity)]
     settings = tuple({name: arrays[name][i].item() for name in names} for i in range(len(arrays[quantity])))
-    about = {"settings": {"algorithm": {"name": _first(manifest, "algorithm", "algorithm")}}}
+    algorithm, *_ = manifest.get("settings", {}).get("algorithm") or ["algorithm"]
+    about = {"settings": {"algorithm": {"name": algorithm}}}
     results = tuple(_result({quantity: values}, rounds, None, about) for values in arrays[quantity])
     theory = tuple(arrays["theory"].tolist()) if "theory" in arrays else None
     return Sweep(settings, results, bool(manifest.get("complete", True)), theory=theory)
@@ -213,8 +214,3 @@ def _result(records: dict[str, np.ndarray], rounds: np.ndarray, theta: Any, abou
 def _number(value: Any) -> float:
     """Converts a number of a manifest, where infinities and NaN are words."""
     return float("nan") if value is None else float(value)
-
-
-def _first(manifest: Mapping[str, Any], name: str, otherwise: str) -> Any:
-    found = manifest.get("settings", {}).get(name) or [otherwise]
-    return found[0]

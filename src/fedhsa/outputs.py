@@ -39,17 +39,9 @@ def write(
 
     They contain the error, or the norm of the average operator if the root is not known (see `quantity`).
 
-    **Arguments:**
-
-    - `folder`: the output folder.
-    - `results`: the results, by name.
-    - `manifest`: the first entries of the manifest, before the algorithms.
-    - `title`: the title of the figure.
-    - `theory`: predicted values of the quantity shown, one per record, by the same names.
-    - `theory_label`: the label of the predictions in the figure's legend.
-    - `predictions`: the manifest's entries about predictions, by the same names.
-    - `labels`, `width`: as for `plots.curves`.
-    - `formats`: the formats of the figure, as for `plots.save`.
+    `manifest` has the first entries of the manifest, before the algorithms. `theory` has predicted values of the
+    quantity shown, one per record, and `predictions` the manifest's entries about predictions, both by the names of the
+    results. The other arguments are those of `plots.curves` and `plots.save`.
     """
     shown, theory, predictions = quantity(results), theory or {}, predictions or {}
     _files.write_npz(folder / "curves.npz", _arrays(results, shown))
@@ -79,7 +71,9 @@ def manifest_head(
     If the settings name user-supplied files, their digests are included: the same command with other code is a
     different run.
     """
-    files = own_files(settings)
+    algorithms = settings.get("algorithm") or ()
+    algorithms = [algorithms] if isinstance(algorithms, str) else algorithms
+    files = _own.digests(settings.get("problem"), *algorithms, settings.get("agent"))
     return {
         "command": command,
         "complete": complete,
@@ -90,13 +84,6 @@ def manifest_head(
         **({"files": files} if files else {}),
         "versions": versions(),
     }
-
-
-def own_files(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the user-supplied files from which the settings take problems, algorithms or agents, with digests."""
-    algorithms = settings.get("algorithm") or ()
-    algorithms = [algorithms] if isinstance(algorithms, str) else algorithms
-    return _own.digests(settings.get("problem"), *algorithms, settings.get("agent"))
 
 
 def write_manifest(folder: pathlib.Path, manifest: Mapping[str, Any]) -> None:

@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None, **options: Any) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = _show_warning
+        warnings.showwarning = lambda message, *where: _say(f"Warning: {message}", 0)
         try:
             return _dispatch(arguments, options)
         except KeyboardInterrupt:
@@ -140,7 +140,3 @@ def _compute(command: str, arguments: list[str], console: Any, options: dict[str
 def _say(message: object, code: int) -> int:
     print(" ".join(str(message).split()), file=sys.stderr)
     return code
-
-
-def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
-    _say(f"Warning: {message}", 0)
