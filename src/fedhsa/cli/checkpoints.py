@@ -41,31 +41,28 @@ class Checkpoints:
     def started(self, resume: bool) -> Iterator[None]:
         """Continues from the existing checkpoints, or starts from the beginning; removes the folder if it is empty."""
         with _files.alone(self.folder):
-            yield from self._started(resume)
-
-    def _started(self, resume: bool) -> Iterator[None]:
-        label, states = self.folder / "settings.json", [*self.folder.glob("*.npz")]
-        finished = read_manifest(self.folder.parent).get("complete") is True
-        if resume and label.exists():
-            self._check(label)
-        elif resume and not states:  # which record the settings they belong to
-            reason = "the finished run there was large and kept no state" if finished else "there is no checkpoint"
-            warnings.warn(f"{str(self.folder)!r}: {reason}: starting at round 0.", stacklevel=5)
-        elif not resume:
-            if label.exists() and not finished:
-                warnings.warn(
-                    f"Starting over: the checkpoints of an earlier run in {str(self.folder)!r} are replaced. "
-                    "To continue that run, use `--resume`.",
-                    stacklevel=5,
-                )
-            self.remove()
-        if self.asked:
-            self.sign()
-        try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):
-                self.folder.rmdir()
+            label, states = self.folder / "settings.json", [*self.folder.glob("*.npz")]
+            finished = read_manifest(self.folder.parent).get("complete") is True
+            if resume and label.exists():
+                self._check(label)
+            elif resume and not states:  # which record the settings they belong to
+                reason = "the finished run there was large and kept no state" if finished else "there is no checkpoint"
+                warnings.warn(f"{str(self.folder)!r}: {reason}: starting at round 0.", stacklevel=4)
+            elif not resume:
+                if label.exists() and not finished:
+                    warnings.warn(
+                        f"Starting over: the checkpoints of an earlier run in {str(self.folder)!r} are replaced. "
+                        "To continue that run, use `--resume`.",
+                        stacklevel=4,
+                    )
+                self.remove()
+            if self.asked:
+                self.sign()
+            try:
+                yield
+            finally:
+                with contextlib.suppress(OSError):
+                    self.folder.rmdir()
 
     def sign(self) -> None:
         """Writes the settings to which the states belong."""

@@ -54,9 +54,7 @@ def main(args: Sequence[str], console: Console) -> int:
     }
     try:
         return commands[command](rest, console)
-    except (deploy.FederationError, deploy.BusyError) as error:
-        raise FailedRunError(str(error)) from error
-    except ModuleNotFoundError as error:  # an extra that is not installed; the message names it
+    except deploy.FederationError as error:
         raise FailedRunError(str(error)) from error
 
 
@@ -64,7 +62,13 @@ def _memory(args: list[str], console: Console) -> int:
     settings = parse(MemorySettings, args)
     plan, folder = settings.plan(), settings.folder
     faults = deploy.Faults(settings.faults) if settings.faults else None
-    with programs.kept(settings.cache), writable(folder), _watching(settings, console) as watch, _logged(folder):
+    with (
+        programs.kept(settings.cache),
+        writable(folder),
+        _watching(settings, console) as watch,
+        contextlib.ExitStack() as stack,
+    ):
+        stack.callback(log_to(folder / "logs" / "sites.log"))
         server = deploy.in_memory(
             plan,
             folder,
@@ -281,20 +285,16 @@ def _rehearse(plan: deploy.Plan, settings: AbstractDeploySettings) -> None:
         raise FailedRunError(f"Agent 0 could not be built: {in_words(error)}") from error
 
 
-def _announce_noise(settings: AbstractDeploySettings, console: Console) -> None:
-    """Prints the noise that `--epsilon` alone implies."""
-    if settings.epsilon is not None and settings.noise is None:
+@contextlib.contextmanager
+def _watching(settings: AbstractDeploySettings, console: Console) -> Iterator[Watch]:
+    if settings.epsilon is not None and settings.noise is None:  # `--epsilon` implies the noise
         found = settings.config_of_sites()
+        deviation = 2 * found["noise"] * found["clip"]
         _print(
             console,
             f"Privacy: epsilon {settings.epsilon:g} requires noise {found['noise']:.3g} at clip {found['clip']:g}, a "
-            f"standard deviation of {2 * found['noise'] * found['clip']:.3g} in every number of a reply.",
+            f"standard deviation of {deviation:.3g} in every number of a reply.",
         )
-
-
-@contextlib.contextmanager
-def _watching(settings: AbstractDeploySettings, console: Console) -> Iterator[Watch]:
-    _announce_noise(settings, console)
     tracks = Tracks(settings, settings.folder)
     tracks.take("curves.png", "metrics.png", "manifest.json")
     plan = dataclasses.asdict(settings.plan())
@@ -306,16 +306,6 @@ def _watching(settings: AbstractDeploySettings, console: Console) -> Iterator[Wa
             told(event)
 
         yield watch
-
-
-@contextlib.contextmanager
-def _logged(folder: pathlib.Path) -> Iterator[None]:
-    """Writes the log of the sites in this process to a file, with tracebacks."""
-    end = log_to(folder / "logs" / "sites.log")
-    try:
-        yield
-    finally:
-        end()
 
 
 def _print(console: Console, text: str) -> None:

@@ -84,8 +84,7 @@ def _choose(known: dict[str, AbstractStudy], patterns: Sequence[str]) -> dict[st
 
 def _changed(chosen: dict[str, AbstractStudy], settings: ReproduceSettings) -> dict[str, AbstractStudy]:
     """Returns the experiments with the settings from the command line; each takes the settings that it has."""
-    given = {name: getattr(settings, name) for name in ("seeds", "rounds") if getattr(settings, name) is not None}
-    for name, value in (given | settings.option).items():
+    for name, value in _given(settings).items():
         takers = [n for n, experiment in chosen.items() if name in presets.names(experiment)]
         if not takers and name in ("seeds", "key") and not any(experiment.random for experiment in chosen.values()):
             which = f"{', '.join(chosen)} {'has' if len(chosen) == 1 else 'have'} no noise"
@@ -98,10 +97,10 @@ def _changed(chosen: dict[str, AbstractStudy], settings: ReproduceSettings) -> d
     return chosen
 
 
-def _given(settings: ReproduceSettings) -> list[str]:
+def _given(settings: ReproduceSettings) -> dict[str, Any]:
     """Returns the settings that differ from the preset."""
-    given = {name: getattr(settings, name) for name in ("seeds", "rounds") if getattr(settings, name) is not None}
-    return [f"{name} = {in_toml(value)}" for name, value in (given | settings.option).items()]
+    given = {name: getattr(settings, name) for name in ("seeds", "rounds")}
+    return {name: value for name, value in given.items() if value is not None} | settings.option
 
 
 def _run(
@@ -187,7 +186,7 @@ def _report(
         command=command,
         quick=settings.quick,
         preset=settings.preset,
-        changed=tuple(_given(settings)),
+        changed=tuple(f"{name} = {in_toml(value)}" for name, value in _given(settings).items()),
         seconds=time.perf_counter() - began,
         unfinished=tuple(name for name in chosen if found[name] is None),
     )

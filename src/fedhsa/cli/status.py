@@ -1,7 +1,9 @@
 """`fedhsa deploy status`: shows the progress of a run from its log, or a summary of the messages that left a node."""
 
+import contextlib
 import json
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
@@ -58,7 +60,7 @@ def summarise_node(folder: pathlib.Path) -> dict[str, Any]:
     sent = [entry for entry in entries if entry["event"] == "sent"]
     refused = [entry for entry in entries if entry["event"] == "refused"]
     runs: dict[str, dict[str, Any]] = {}
-    try:
+    with _complete(folder / AUDIT, "node"):
         for entry in sent:
             run = {"run": entry["run"], "rounds": 0, "replies": 0, "bytes": 0, "last_answer": ""}
             run = runs.setdefault(entry["run"], run)
@@ -77,9 +79,16 @@ def summarise_node(folder: pathlib.Path) -> dict[str, Any]:
             "last_answer": sent[-1]["time"] if sent else None,
             "runs": runs,
         }
+
+
+@contextlib.contextmanager
+def _complete(log: pathlib.Path, writer: str) -> Iterator[None]:
+    """Turns errors of reading an entry into one that says which log is damaged."""
+    try:
+        yield
     except (KeyError, TypeError, AttributeError) as error:
         raise FailedRunError(
-            f"The log {str(folder / AUDIT)!r} is damaged: an entry lacks a field that every node writes ({error})."
+            f"The log {str(log)!r} is damaged: an entry lacks a field that every {writer} writes ({error})."
         ) from error
 
 
@@ -89,12 +98,8 @@ def summarise(folder: pathlib.Path) -> dict[str, Any]:
         events = list(read(folder))
     except FileNotFoundError:
         raise FailedRunError(f"There is no run in {str(folder)!r}: it has no {FILE}.") from None
-    try:
+    with _complete(folder / FILE, "run"):
         return _summary(folder, events)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise FailedRunError(
-            f"The log {str(folder / FILE)!r} is damaged: an entry lacks a field that every run writes ({error})."
-        ) from error
 
 
 def _summary(folder: pathlib.Path, events: list[dict[str, Any]]) -> dict[str, Any]:
