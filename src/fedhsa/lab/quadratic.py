@@ -410,7 +410,6 @@ class Floor(NamedTuple):
 
     @property
     def total(self) -> float:
-        """The sum of both parts."""
         return self.bias_square + self.noise
 
 

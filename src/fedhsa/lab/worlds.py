@@ -123,7 +123,6 @@ class Setting:
 
     @property
     def methods(self) -> dict[str, AbstractAlgorithm]:
-        """The methods by name."""
         return {name: kind(self.step_size, self.local_steps) for name, kind in METHODS.items()}
 
     def model(self) -> Model:
@@ -139,7 +138,6 @@ class Setting:
         return np.tile([towards.get(action, 0.0) for action in model.actions], (model.num_states, 1))
 
     def problem(self) -> Problem:
-        """Return the problem that is simulated."""
         model = self.model()
         control = self.task == "control"
         problem = q_learning.from_model(model) if control else td.from_model(model, self.chances(model))
@@ -229,7 +227,6 @@ class Setting:
 
 
 def _literal(options: Mapping[str, Any]) -> str:
-    """Return a dictionary as Python code."""
     quoted = {name: f'"{value}"' if isinstance(value, str) else repr(value) for name, value in options.items()}
     return "{" + ", ".join(f'"{name}": {value}' for name, value in quoted.items()) + "}"
 

@@ -47,7 +47,6 @@ class Track:
             tracker.flush()
 
     def end(self, status: str, summary: Mapping[str, Any], files: Sequence[pathlib.Path] = ()) -> None:
-        """Closes the track."""
         with self._calling() as tracker:
             if tracker is not None:
                 tracker.end(status, summary, files)

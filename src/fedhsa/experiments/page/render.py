@@ -65,7 +65,6 @@ def render(report: Report) -> str:
 
 
 def _beside(name: str) -> str:
-    """Returns the text of a file that belongs to the page."""
     return importlib.resources.files("fedhsa.experiments.page").joinpath(name).read_text(encoding="utf-8")
 
 

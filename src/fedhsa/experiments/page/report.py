@@ -41,11 +41,9 @@ class Report:
 
     @property
     def claims(self) -> list[Claim]:
-        """The claims with their checks."""
         return judge(check for entry in self.entries for check in entry.checks)
 
     def write(self, out: pathlib.Path) -> None:
-        """Writes `report.html` and `claims.json`."""
         from .render import render  # here, since `render` imports this module
 
         checks = [check.to_dict() for claim in self.claims for check in claim.checks]

@@ -60,7 +60,6 @@ class Section(NamedTuple):
 
     @property
     def family(self) -> str:
-        """The heading of the experiment's family."""
         return FAMILIES.get(self.name.partition("/")[0], STUDIES)
 
 

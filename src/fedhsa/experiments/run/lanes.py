@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import jax
 
@@ -27,20 +27,8 @@ LAST = "data.npz"
 """The file whose presence shows that all other files are there."""
 
 
-class Lane(Protocol):
-    """Runs one function at a time. In this process the function gets `stopped`, which says whether it should end."""
-
-    def submit(self, function: Callable, /, *arguments: Any) -> Future:
-        """Calls `function(*arguments)` when the calls submitted before are done."""
-        ...
-
-    def stop(self) -> None:
-        """Ends the call that is running."""
-        ...
-
-
 class ThreadLane:
-    """A thread of this process."""
+    """A thread of this process. Its functions get the argument `stopped`, which says whether they should end."""
 
     def __init__(self) -> None:
         self._pool, self._stopped = ThreadPoolExecutor(1, thread_name_prefix="experiment"), threading.Event()
@@ -146,6 +134,10 @@ def fill(
         made = sorted(path for path in place.rglob("*") if path.is_file())
         made.sort(key=lambda path: path.name == LAST)
         return value, {path.relative_to(place).as_posix(): path.read_bytes() for path in made}
+
+
+Lane: TypeAlias = ThreadLane | ProcessLane | ExecutorLane
+"""A place that calls the submitted functions one after the other, and whose `stop` ends the call that is running."""
 
 
 def places(executor: Executor, count: int) -> list[Lane]:

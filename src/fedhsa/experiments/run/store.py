@@ -41,7 +41,6 @@ class StoredStudy(NamedTuple):
 
     @property
     def svg(self) -> str:
-        """The figure as SVG."""
         return (self.folder / "figure.svg").read_text(encoding="utf-8")
 
 
