@@ -47,7 +47,6 @@ class Analysis:
 
     @property
     def available(self) -> dict[str, Prediction]:
-        """The available predictions."""
         return {name: p for name, p in self.predictions.items() if isinstance(p, Prediction)}
 
     @property

@@ -65,7 +65,6 @@ class Checkpoints:
                     self.folder.rmdir()
 
     def sign(self) -> None:
-        """Writes the settings to which the states belong."""
         _files.write_text(self.folder / "settings.json", json.dumps(self.settings, indent=2) + "\n")
 
     def state(self, name: str) -> pathlib.Path | None:

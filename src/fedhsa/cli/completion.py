@@ -77,7 +77,6 @@ def script(shell: str) -> str:
 
 
 def _function(name: str, table: Mapping[str, list[str]]) -> str:
-    """Returns a shell function that prints the words for a key."""
     cases = "".join(f'    "{key}") echo "{" ".join(words)}" ;;\n' for key, words in table.items())
     return f'_fedhsa_{name}() {{\n  case "$1" in\n{cases}  esac\n}}\n'
 

@@ -127,7 +127,6 @@ def _serve_grpc(
     args: list[str],
     console: Console,
 ) -> Result:
-    """Runs the server of a federation over gRPC."""
     from ..deploy.grpc import federate_on_grpc
 
     return federate_on_grpc(

@@ -158,7 +158,6 @@ class AbstractDeploySettings(TrackFlags, AbstractSettings):
                 raise UsageError(f"`{name}` is each node's own setting: give it to `fedhsa deploy node`.")
 
     def policy(self) -> "Missing":
-        """The policy for agents that do not answer."""
         from ..deploy import Missing
 
         return Missing(self.missing, self.patience, self.at_least)

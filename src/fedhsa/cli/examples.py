@@ -115,7 +115,6 @@ def _files_of(chosen: list[str]) -> list[pathlib.Path]:
 
 
 def _sentence(path: pathlib.Path) -> str:
-    """Returns the first sentence of an example's description."""
     if path.suffix == ".py":
         text = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").splitlines()
     else:

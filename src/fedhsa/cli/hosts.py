@@ -10,7 +10,6 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import IO
 
 import jax
 
@@ -117,7 +116,12 @@ def start(count: int, arguments: Sequence[str]) -> int:
     where = f"localhost:{free_port()}"
     with contextlib.ExitStack() as files:
         heard = [files.enter_context(tempfile.TemporaryFile()) for _ in range(count)]
-        processes = [_start_one(where, count, i, arguments, heard[i]) for i in range(count)]
+        own = [sys.executable, "-m", "fedhsa.cli.member", where, str(count)]
+        outputs = [{}, *({"stdout": subprocess.DEVNULL, "stderr": file} for file in heard[1:])]
+        processes = [  # they read their standard input to detect that this process has ended
+            subprocess.Popen([*own, str(i), *arguments], stdin=subprocess.PIPE, **output)
+            for i, output in enumerate(outputs)
+        ]
         before = {
             number: signal.signal(number, lambda number, _: _send(processes, number))
             for number in (signal.SIGINT, signal.SIGTERM)
@@ -140,13 +144,6 @@ def start(count: int, arguments: Sequence[str]) -> int:
             last = heard[failed].read().decode(errors="replace").strip().splitlines()[-1:]
             print(f"fedhsa: process {failed} of {count} failed: {''.join(last)}", file=sys.stderr)
         return 128 - code if code < 0 else code
-
-
-def _start_one(where: str, count: int, index: int, arguments: Sequence[str], heard: IO) -> subprocess.Popen:
-    command = [sys.executable, "-m", "fedhsa.cli.member", where, str(count), str(index), *arguments]
-    out = {} if index == 0 else {"stdout": subprocess.DEVNULL, "stderr": heard}
-    # They read their standard input to detect that this process has ended.
-    return subprocess.Popen(command, stdin=subprocess.PIPE, **out)
 
 
 def _send(processes: Sequence[subprocess.Popen], number: int) -> None:

@@ -109,7 +109,6 @@ def _measure(name: str, arguments: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def _sizes(name: str, arguments: Mapping[str, Any]) -> dict[str, int]:
-    """Returns the integer arguments, given or default."""
     known = {n: p.default for n, p in inspect.signature(PROBLEMS[name]).parameters.items()} if name in PROBLEMS else {}
     return {
         n: value

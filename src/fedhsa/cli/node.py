@@ -111,8 +111,6 @@ def _until_stopped():
 
 
 class _ToConsole(logging.Handler):
-    """Prints the log messages of the gate."""
-
     def __init__(self, console: Console):
         super().__init__()
         self._console = console

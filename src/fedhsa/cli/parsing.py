@@ -90,7 +90,6 @@ def read_manifest(kind: type[S], path: pathlib.Path) -> S:
 
 
 def _version(package: str) -> str | None:
-    """Returns the installed version."""
     if package == "python":
         return platform.python_version()
     with contextlib.suppress(metadata.PackageNotFoundError):
@@ -147,22 +146,25 @@ def parse_flags(kind: type[F], args: Sequence[str], default: F | None = None) ->
 def _check_flags(kind: type[AbstractFlags], args: Sequence[str]) -> None:
     """Raises if a flag is unknown, before tyro parses it and reports an error about the problem instead."""
     names = _names(kind)
-    known = {"--help", *(f"--{name}" for name in names), *(f"--no_{name}" for name in names)}
+    known = {"help", *names, *(f"no_{name}" for name in names)}
     alone = [name for name, hint in get_type_hints(kind, include_extras=True).items() if _is_positional(hint)]
+    lists = {field.name for field in dataclasses.fields(kind) if isinstance(field.default, tuple)}
+    seen = set()
     for word in args:
+        if not word.startswith("--"):
+            continue
         flag = word.partition("=")[0]
-        if flag.removeprefix("--") in alone and flag.startswith("--"):
-            name = flag.removeprefix("--")
+        name = flag.removeprefix("--").replace("-", "_")
+        if name in alone:
             raise UsageError(f"fedhsa {kind.command} takes the {name} without a flag: leave `{flag}` out.")
-        if flag.startswith("--") and flag.replace("-", "_").replace("__", "--", 1) not in known:
+        if name not in known:
             raise _unknown(kind, word)
-    lists = {f"--{field.name}" for field in dataclasses.fields(kind) if isinstance(field.default, tuple)}
-    given = [word.partition("=")[0].replace("-", "_").replace("__", "--", 1) for word in args if word.startswith("--")]
-    for flag in {"--option", "--over", "--label", *lists}:
-        if given.count(flag) > 1:  # the second flag would replace the first
-            shown = flag.replace("_", "-")
-            words = "FIRST=... SECOND=..." if flag in ("--option", "--over", "--label") else "FIRST SECOND"
-            raise UsageError(f"`{shown}` was given twice. Put everything after one: `{shown} {words}`.")
+        pairs = name in ("option", "over", "label")
+        if name in seen and (pairs or name in lists):  # the second flag would replace the first
+            words = "FIRST=... SECOND=..." if pairs else "FIRST SECOND"
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"`{flag}` was given twice. Put everything after one: `{flag} {words}`.")
+        seen.add(name)
 
 
 def _is_positional(hint: Any) -> bool:

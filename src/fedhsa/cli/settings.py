@@ -226,7 +226,6 @@ class AbstractSettings(AbstractFlags):
         return _own.labels(self.algorithm)
 
     def plain(self) -> dict[str, Any]:
-        """The settings as JSON values."""
         found = dataclasses.asdict(self)
         found |= {name: str(value) for name, value in found.items() if isinstance(value, pathlib.Path)}
         return found | {name: list(value) for name, value in found.items() if isinstance(value, tuple)}

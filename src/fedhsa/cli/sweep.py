@@ -129,7 +129,6 @@ def _best(found: Sweep) -> str:
 
 
 def _write(settings: SweepSettings, found: Sweep, manifest: Mapping[str, Any], title: str) -> None:
-    """Writes all files atomically, and the manifest last."""
     folder, rows = settings.folder, found.rows()
     _files.write_csv(folder / "sweep.csv", rows[0], (row.values() for row in rows))
     quantity = found.results[0].quantity

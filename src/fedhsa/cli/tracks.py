@@ -48,7 +48,6 @@ class Tracks:
 
     @contextlib.contextmanager
     def open(self) -> Iterator["Tracks"]:
-        """Ends all tracks when the block ends."""
         try:
             yield self
         finally:
@@ -103,7 +102,6 @@ class _Held(AbstractTracker):
         self._ending = status, summary
 
     def release(self, files: Sequence[pathlib.Path]) -> None:
-        """Ends the track now."""
         if self._ending is not None:
             Track(self.tracker, 1).end(*self._ending, files)
             self._ending = None

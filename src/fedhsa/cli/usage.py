@@ -59,38 +59,36 @@ def parse_option(text: str, flag: str = "option", example: str = "noise_std=0.2"
 
 def named_values(flag: str, example: str) -> PrimitiveConstructorSpec[dict[str, Any]]:
     """Returns the tyro specification of a flag that is followed by any number of NAME=VALUE."""
-
-    def parse(texts: list[str]) -> dict[str, Any]:
-        pairs = [parse_option(text, flag, example) for text in texts]
-        for name, _ in pairs:
-            if sum(name == other for other, _ in pairs) > 1:
-                raise UsageError(f"`{flag}` has two values for {name}. Keep one of them.")
-        return dict(pairs)
-
-    return _pairs("NAME=VALUE ...", parse)
+    return _pairs(flag, "NAME=VALUE ...", lambda text: parse_option(text, flag, example))
 
 
 def named_texts(flag: str, example: str) -> PrimitiveConstructorSpec[dict[str, str]]:
     """Returns the tyro specification of a flag with any number of NAME=TEXT; an = in brackets belongs to the name."""
 
-    def parse(texts: list[str]) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for text in texts:
-            depths = [text[:at].count("(") - text[:at].count(")") for at in range(len(text))]
-            at = next((i for i, letter in enumerate(text) if letter == "=" and depths[i] == 0), len(text))
-            name, words = text[:at].strip(), text[at + 1 :].strip()
-            if not (name and words):
-                raise UsageError(f"`{flag}` must be NAME=TEXT, like `{example}`, got {text!r}.")
+    def split(text: str) -> tuple[str, str]:
+        depths = [text[:at].count("(") - text[:at].count(")") for at in range(len(text))]
+        at = next((i for i, letter in enumerate(text) if letter == "=" and depths[i] == 0), len(text))
+        name, words = text[:at].strip(), text[at + 1 :].strip()
+        if not (name and words):
+            raise UsageError(f"`{flag}` must be NAME=TEXT, like `{example}`, got {text!r}.")
+        return name, words
+
+    return _pairs(flag, "NAME=TEXT ...", split)
+
+
+def _pairs(
+    flag: str, metavar: str, split: Callable[[str], tuple[str, Any]]
+) -> PrimitiveConstructorSpec[dict[str, Any]]:
+    """Returns the specification of a flag with any number of texts, each of which is split into a name and a value."""
+
+    def parse(texts: list[str]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in map(split, texts):
             if name in found:
                 raise UsageError(f"`{flag}` has two values for {name}. Keep one of them.")
-            found[name] = words
+            found[name] = value
         return found
 
-    return _pairs("NAME=TEXT ...", parse)
-
-
-def _pairs(metavar: str, parse: Callable[[list[str]], dict[str, Any]]) -> PrimitiveConstructorSpec[dict[str, Any]]:
-    """Returns the specification of a flag with any number of pairs, from which `parse` makes one dictionary."""
     return PrimitiveConstructorSpec(
         nargs="*",
         metavar=metavar,

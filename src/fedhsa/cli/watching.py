@@ -91,7 +91,6 @@ class Board:
             self._console.print(words, soft_wrap=True)
 
     def render(self) -> Group:
-        """Returns the current table."""
         metrics = self._measured.get("metrics", {})
         table = PlainTable("agent", "state", *(name.replace("_", " ") for name in metrics), "last seen")
         order = sorted(self._state, key=lambda agent: (self._state[agent] == "answers", agent))
