@@ -130,7 +130,7 @@ def test_the_target_changes_no_numbers():
 
 def test_what_takes_long_to_predict_is_left_out_in_silence(tmp_path, capsys, monkeypatch, nothing_drawn):
     monkeypatch.setattr(forecast.effort, "total", lambda *_: 1e9)
-    monkeypatch.setattr(forecast, "predict", lambda *_: pytest.fail("it predicted"))
+    monkeypatch.setattr(forecast, "predicted", lambda *_: pytest.fail("it predicted"))
     assert main(["run", *SMALL, "--algorithm", "FedHSA", "--out", str(tmp_path)]) == 0
     assert not capsys.readouterr().err
     assert theory_column(tmp_path, "FedHSA") == [""] * 5

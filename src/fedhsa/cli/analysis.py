@@ -179,7 +179,9 @@ def rounds_per_tenth(prediction: Prediction) -> float:
     return math.inf if rate >= 1 else math.log(10) / (-2 * math.log(rate))
 
 
-def predicted(problem: Problem, algorithm: AbstractAlgorithm, samples: Estimates | int | None, key: int) -> Prediction:
+def predicted(
+    problem: Problem, algorithm: AbstractAlgorithm, samples: Estimates | int | None = None, key: int = 0
+) -> Prediction:
     """Predicts without a warning, because the page and the figure state the possible error."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", theory.PredictionWarning)

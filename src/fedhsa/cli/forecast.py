@@ -14,11 +14,12 @@ from ..algorithms import AbstractAlgorithm
 from ..engine import Result, Sweep
 from ..engine.sweep import pairs
 from ..problems import Problem
-from ..theory import Prediction, PredictionWarning, predict
+from ..theory import Prediction
 from ..theory.laws.first_order import noise_is_known
 from ..theory.maps.rounds import local_rule
 from ..theory.stability import largest_local_steps, largest_step
 from . import effort
+from .analysis import predicted, result_or_reason
 from .settings import RunSettings
 
 PATIENCE = 2.0
@@ -71,12 +72,9 @@ class Forecast:
 
 
 def _predict(problem: Problem, algorithm: AbstractAlgorithm) -> Prediction | None:
-    try:
-        with np.errstate(all="ignore"), warnings.catch_warnings():  # large step sizes make numbers overflow
-            warnings.simplefilter("ignore", PredictionWarning)  # the figure shows the possible error
-            return predict(problem, algorithm)
-    except (TypeError, ValueError):  # no prediction is available: the run continues without it
-        return None
+    """Returns a prediction; None if it is not available, because the run continues without it."""
+    found = result_or_reason(lambda: predicted(problem, algorithm))
+    return found if isinstance(found, Prediction) else None
 
 
 def of_sweep(

@@ -14,22 +14,16 @@ from .errors import UsageError
 
 KINDS = {
     "algorithm": (
-        "python test_{file}.py",
         "fedhsa run --algorithm {file}.py:{name} FedHSA",
         "fedhsa compare td --algorithm {file}.py:{name} FedHSA LocalSA",
     ),
     "problem": (
-        "python test_{file}.py",
         "fedhsa run {file}.py:build --num-agents 10 --option num_examples=50",
         "fedhsa analyze {file}.py:build",
     ),
-    "study": (
-        "python test_{file}.py",
-        "python {file}.py",
-        "fedhsa compare {file}.py:build",
-    ),
+    "study": ("python {file}.py", "fedhsa compare {file}.py:build"),
 }
-"""The kinds of skeletons, each with the next command to type."""
+"""The kinds of skeletons, each with the commands to type after the test."""
 HELP = """\
 usage: fedhsa new algorithm|problem|study NAME
 
@@ -70,7 +64,7 @@ def main(arguments: list[str], console: Console) -> int:
         text = (SKELETONS / f"{skeleton}.txt").read_text(encoding="utf-8")
         _files.write_text(pathlib.Path(path), text.replace("@NAME@", name).replace("@FILE@", file))
     console.print(f"Wrote {' and '.join(texts)}. Next:", soft_wrap=True)
-    for command in KINDS[kind]:
+    for command in ("python test_{file}.py", *KINDS[kind]):
         console.print(f"  {command.format(file=file, name=name)}", soft_wrap=True)
     return 0
 

@@ -46,7 +46,7 @@ class Board:
 
     def __init__(self, console: Console):
         self._console, self._said = console, set[str]()
-        self._head, self._rounds, self._agents = "", 0, 0
+        self._head = ""
         self._state: dict[int, str] = {}
         self._seen: dict[int, float] = {}
         self._last: dict[int, int] = {}
@@ -57,12 +57,11 @@ class Board:
         """Updates the table with an event of the journal."""
         match event["event"]:
             case "started" | "resumed":
-                self._agents, self._rounds = event["agents"], event["rounds"]
-                self._state = dict.fromkeys(range(self._agents), "waiting")
+                self._state = dict.fromkeys(range(event["agents"]), "waiting")
                 self._head = sentence(event) or ""
             case "round":
                 absent = set(event["absent"])
-                for agent in range(self._agents):
+                for agent in self._state:
                     if agent not in absent:
                         self._state[agent], self._seen[agent] = "answers", time.monotonic()
                         self._last[agent] = event["round"]

@@ -87,13 +87,12 @@ def grid(
     actions: tuple[str, ...] = (),
     hint: Callable[[int], str] | None = None,
     numbers: bool = True,
-    ring: int | None = None,
 ) -> str:
     """Return a map as SVG.
 
     `values` has a number and `cells` a letter of `environments.model.CELLS` for each cell. The cells in `hidden` have
     no value and are grey. Arrows show the probabilities `policy`, `(S, A)`, of `actions`. `hint` returns further text
-    about a cell, shown while the pointer rests on it. `label` is for screen readers, and the cell `ring` is framed.
+    about a cell, shown while the pointer rests on it. `label` is for screen readers.
     """
     rows, columns = shape
     cells = "." * (rows * columns) if cells is None else cells
@@ -118,8 +117,6 @@ def grid(
             if policy is not None:
                 inside += _arrows(x, y, policy[state], actions, str(ink))
         inside += _mark(x, y, mark, blank, ink)
-        if state == ring:
-            inside.append(tag("rect", **box, cls="fh-ring"))
         parts.append(tag("g", "".join(inside)))
     return picture(parts, columns * SIDE, rows * SIDE, label=label, cls="fh-map")
 

@@ -593,7 +593,7 @@ class Paths(NamedTuple):
     """`(rounds + 1, d)`: the common parameter before the first round and after each round."""
 
 
-def paths(setting: Setting, name: str, rounds: int, *, start: Any = None, noisy: bool = True) -> Paths:
+def paths(setting: Setting, name: str, rounds: int) -> Paths:
     """Return the paths of the agents in the plane under FedHSA or LocalSA, with one draw of the noise.
 
     >>> paths(Setting(num_agents=3, local_steps=4), "FedHSA", rounds=2).agents.shape
@@ -603,7 +603,7 @@ def paths(setting: Setting, name: str, rounds: int, *, start: Any = None, noisy:
     arrays, H, eta = problem(setting), setting.local_steps, setting.step_size
     rng = np.random.default_rng(setting.key)
     M, d = arrays.b.shape
-    theta, z = np.zeros(d) if start is None else np.asarray(start, float), np.zeros((M, d))
+    theta, z = np.zeros(d), np.zeros((M, d))
     agents, server = [], [theta]
 
     def operators(theta: np.ndarray, z: np.ndarray) -> np.ndarray:
@@ -617,8 +617,7 @@ def paths(setting: Setting, name: str, rounds: int, *, start: Any = None, noisy:
         for _ in range(H):
             local = local + eta * (operators(local, z) + shift)
             path.append(local)
-            draw = rng.normal(size=(M, d)) * setting.noise_std if noisy else 0.0
-            z = (arrays.Q @ z[..., None])[..., 0] + draw
+            z = (arrays.Q @ z[..., None])[..., 0] + rng.normal(size=(M, d)) * setting.noise_std
         theta = theta + setting.server_step * (local - theta).mean(0)
         agents.append(np.stack(path, axis=1))
         server.append(theta)
@@ -645,20 +644,17 @@ def simulated(setting: Setting, name: str, seeds: int) -> tuple[np.ndarray, np.n
 def python_code(setting: Setting) -> str:
     """Return the Python that prints the numbers on the page."""
     given = ", ".join(f"{name}={value!r}" for name, value in setting.arguments().items())
-    lines = [f"    fh.{setting.algorithm(name)!r}," for name in setting.methods]
-    return "\n".join(
-        [
-            "import fedhsa as fh",
-            "",
-            f"problem = fh.problems.quadratic.random({given})",
-            "for algorithm in (",
-            *lines,
-            "):",
-            "    prediction = fh.theory.predict(problem, algorithm)",
-            f"    error = prediction.error_after({setting.rounds})",
-            '    print(f"{type(algorithm).__name__:18} error {error:.4g}, floor {prediction.floor:.4g}")',
-        ]
-    )
+    methods = "\n".join(f"    fh.{setting.algorithm(name)!r}," for name in setting.methods)
+    return f"""\
+import fedhsa as fh
+
+problem = fh.problems.quadratic.random({given})
+for algorithm in (
+{methods}
+):
+    prediction = fh.theory.predict(problem, algorithm)
+    error = prediction.error_after({setting.rounds})
+    print(f"{{type(algorithm).__name__:18}} error {{error:.4g}}, floor {{prediction.floor:.4g}}")"""
 
 
 def command(setting: Setting, verb: str = "analyze", *, seeds: int | None = None) -> str:

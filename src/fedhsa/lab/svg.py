@@ -152,7 +152,7 @@ class Plot:
             shape = points([*a, *a[::-1]], [*low, *high[::-1]])
             self.parts.append(tag("polygon", points=shape, fill=colour, cls="fh-band"))
 
-    def vertical(self, x: float, text: str, colour: str, *, at: float = 0.0):
+    def vertical(self, x: float, text: str, colour: str):
         """Add a dashed vertical line with a text at its upper end, if it is inside the axes."""
         position = self.x(x)
         if not self.x.start - 0.5 <= position <= self.x.end + 0.5:
@@ -160,20 +160,13 @@ class Plot:
         ends = {"x1": position, "x2": position, "y1": self.y.start, "y2": self.y.end}
         self.parts.append(tag("line", **ends, stroke=colour, stroke_width=1.6, stroke_dasharray="5 4"))
         right = position > (self.x.start + self.x.end) / 2
-        self.text(position + (-6 if right else 6), self.y.end + 14 + at, text, anchor="end" if right else "start")
+        self.text(position + (-6 if right else 6), self.y.end + 14, text, anchor="end" if right else "start")
 
     def text(self, x: float, y: float, text: str, *, anchor: str = "middle", cls: str = "fh-label", **more: Any):
         """Add a text at a position of the picture, above the curves."""
         self.over.append(tag("text", escape(text), x=x, y=y, text_anchor=anchor, cls=cls, **more))
 
-    def axes(
-        self,
-        x_label: str,
-        y_label: str,
-        *,
-        x_ticks: Sequence[float] | None = None,
-        y_ticks: Sequence[float] | None = None,
-    ):
+    def axes(self, x_label: str, y_label: str, *, y_ticks: Sequence[float] | None = None):
         """Add ticks, pale horizontal lines and the labels of both axes."""
         found = []
         for value in self.y.ticks(6) if y_ticks is None else y_ticks:
@@ -181,7 +174,7 @@ class Plot:
             found.append(tag("line", x1=self.x.start, x2=self.x.end, y1=at, y2=at, cls="fh-grid"))
             shown = tick(value)
             found.append(tag("text", shown, x=self.x.start - 8, y=at + 5, text_anchor="end", cls="fh-tick"))
-        for value in self.x.ticks(7) if x_ticks is None else x_ticks:
+        for value in self.x.ticks():
             at = self.x(value)
             found.append(tag("line", x1=at, x2=at, y1=self.y.start, y2=self.y.start + 5, cls="fh-axis"))
             place = {"x": at, "y": self.y.start + 22, "text_anchor": "middle"}

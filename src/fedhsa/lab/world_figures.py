@@ -2,6 +2,7 @@
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 
@@ -31,19 +32,21 @@ def scale(found: Solution) -> Colours:
 
 def world(found: Solution, agent: int, *, numbers: bool = True) -> str:
     """Return the map of one agent: its own values, its best actions, and the marks of its own world."""
-    model = found.model
-    assert model.grid is not None
-    return grid(
-        model.grid,
+    return _map(
+        found,
         found.own[agent].max(-1),
         scale(found),
         label=f"The world of agent {agent + 1} with its own values.",
-        cells=model.cells[agent],
+        cells=found.model.cells[agent],
         hidden=found.visits[agent] <= 0,
         policy=found.greedy(found.own[agent], agent),
-        actions=model.actions,
         numbers=numbers,
     )
+
+
+def _map(found: Solution, values: np.ndarray, colours: Colours, **how: Any) -> str:
+    assert found.model.grid is not None
+    return grid(found.model.grid, values, colours, actions=found.model.actions, **how)
 
 
 def marks(found: Solution) -> str:
@@ -61,34 +64,28 @@ def common(found: Solution, agent: int) -> str:
     root, mean = found.root, found.own.mean(0)
     panels = [
         (f"agent {agent + 1} alone", world(found, agent)),
-        ("mean of the agents' own", _common_map(found, mean.max(-1), agent, mean, "mean of the agents' solutions")),
-        ("root: the limit of FedHSA", _common_map(found, root.max(-1), agent, root, "root")),
+        ("mean of the agents' own", _common_map(found, mean, agent, "mean of the agents' solutions")),
+        ("root: the limit of FedHSA", _common_map(found, root, agent, "root")),
     ]
     if local is not None:
         panels += [
-            ("the limit of LocalSA", _common_map(found, local.max(-1), agent, local, "limit of LocalSA")),
+            ("the limit of LocalSA", _common_map(found, local, agent, "limit of LocalSA")),
             ("LocalSA minus root: red is too high", difference(found, local, "the limit of LocalSA minus the root")),
         ]
     return _figures(panels) + f'<div class="fh-scales">{colours.bar("value")}</div>'
 
 
-def _common_map(found: Solution, values: np.ndarray, agent: int, table: np.ndarray, name: str) -> str:
-    model = found.model
-    assert model.grid is not None
-
-    def visitors(state: int) -> str:
-        return f"{int((found.visits[:, state] > 0).sum())} of {model.num_agents} agents visit it"
-
-    return grid(
-        model.grid,
-        values,
+def _common_map(found: Solution, table: np.ndarray, agent: int, name: str) -> str:
+    visitors = (found.visits > 0).sum(0)
+    return _map(
+        found,
+        table.max(-1),
         scale(found),
         label=f"The {name} on the grid.",
         hidden=~found.active,
         cells=shared_cells(found),
         policy=found.greedy(table, agent),
-        actions=model.actions,
-        hint=visitors,
+        hint=lambda state: f"{visitors[state]} of {found.model.num_agents} agents visit it",
     )
 
 
@@ -99,11 +96,10 @@ def shared_cells(found: Solution) -> str:
 
 def difference(found: Solution, table: np.ndarray, name: str, colours: Colours | None = None) -> str:
     """Return the map of a table minus the root: positive values are red, negative values blue."""
-    assert found.model.grid is not None
     gap = largest_gap(found, table)
     colours = colours or Colours(float(gap.min()), float(gap.max()), signed=True)
     cells = shared_cells(found)
-    return grid(found.model.grid, gap, colours, label=f"The map of {name}.", hidden=~found.active, cells=cells)
+    return _map(found, gap, colours, label=f"The map of {name}.", hidden=~found.active, cells=cells)
 
 
 def largest_gap(found: Solution, table: np.ndarray) -> np.ndarray:

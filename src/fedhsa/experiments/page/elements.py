@@ -97,10 +97,10 @@ def chip(verdict: str | None) -> str:
     return f'<span class="chip {kind}">{escape(label)}</span>'
 
 
-def items(entries: Iterable[str], kind: str = "") -> str:
+def items(entries: Iterable[str]) -> str:
     """Returns a list of HTML fragments; an empty string if there are no fragments."""
     rows = "".join(f"<li>{entry}</li>\n" for entry in entries)
-    return f"<ul{attribute('class', kind)}>\n{rows}</ul>\n" if rows else ""
+    return f"<ul>\n{rows}</ul>\n" if rows else ""
 
 
 def attribute(name: str, value: str) -> str:
