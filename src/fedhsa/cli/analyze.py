@@ -20,8 +20,6 @@ from .settings import AnalyzeSettings
 from .words import sentences
 
 FIGURE = "analyze"
-LONG = pace.LONG
-"""Seconds; the user is warned if an analysis is estimated to take longer."""
 
 
 def main(settings: AnalyzeSettings, args: Sequence[str], console: Console) -> int:
@@ -29,7 +27,7 @@ def main(settings: AnalyzeSettings, args: Sequence[str], console: Console) -> in
     problem = make_problem(settings)
     algorithms = make_algorithms(settings, problem)
     wait = effort.total(problem, algorithms.values()) + len(algorithms) * effort.stability(problem)
-    if wait > LONG:
+    if wait > pace.LONG:
         warnings.warn(
             f"This problem is large: its analysis takes about {about(wait)}. It is faster with fewer agents, "
             "`--num-agents`, or parameters, `--dim`.",

@@ -73,13 +73,8 @@ def together(where: Place | None, settings: RunSettings, command: str) -> Iterat
         return
     _silence_native_code()
     try:
-        join_processes(
-            where.coordinator,
-            where.count,
-            where.index,
-            timeout=settings.host_timeout,
-            local_device=where.local_device,
-        )
+        job = where.coordinator, where.count, where.index
+        join_processes(*job, timeout=settings.host_timeout, local_device=where.local_device)
         peers = Peers(jax.devices())
         with peers.stop_together():
             yield peers

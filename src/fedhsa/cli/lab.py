@@ -7,7 +7,6 @@ import tyro
 from rich.console import Console
 
 from .. import _check
-from .._extras import need
 from .errors import FailedRunError
 from .parsing import parse_flags
 from .settings import AbstractFlags, flag
@@ -47,7 +46,6 @@ def main(args: list[str], console: Console) -> int:
 
     _check.choice("page", settings.page, tuple(PAGES))
     check_counts(settings, "port", most=65535)
-    need("marimo, which shows the lab,", "marimo", "lab")
 
     def announce(address: str) -> None:
         console.print(f"The lab is at {address} (Ctrl-C ends it)", soft_wrap=True)

@@ -1,7 +1,5 @@
 """`fedhsa list`: problems, algorithms, wrappers and environments with their arguments."""
 
-from collections.abc import Sequence
-
 from rich.console import Console
 
 from .._check import nearest
@@ -41,13 +39,7 @@ def main(arguments: list[str], console: Console) -> int:
     for kind in arguments:
         if kind not in USAGE:
             raise UsageError(f"fedhsa list takes {', '.join(USAGE)}, got {kind!r}.{nearest(kind, USAGE)}")
-    show(console, arguments or tuple(USAGE))
-    return 0
-
-
-def show(console: Console, kinds: Sequence[str] = tuple(USAGE)) -> None:
-    """Prints the tables, each followed by a sentence on the use of its entries."""
-    for number, kind in enumerate(kinds):
+    for number, kind in enumerate(arguments or USAGE):
         if number:
             console.print()
         table = PlainTable(kind.removesuffix("s"), "what it is, and its arguments")
@@ -55,3 +47,4 @@ def show(console: Console, kinds: Sequence[str] = tuple(USAGE)) -> None:
             table.add_row(name, f"{entry['sentence']}\n{entry['arguments']}")
         console.print(table)
         console.print(f"\n{USAGE[kind]}")
+    return 0

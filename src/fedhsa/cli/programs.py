@@ -61,8 +61,7 @@ def folder() -> pathlib.Path:
 
 def _usable_folder() -> pathlib.Path | None:
     try:
-        path = folder()
-        _prepare(path)
+        return _prepared(folder())
     except (OSError, RuntimeError) as error:  # no permission to write, a lock that is not released, or no home folder
         warnings.warn(
             f"Compiled programs are not kept for the next run: {error}. `XDG_CACHE_HOME` names another place for the "
@@ -70,11 +69,10 @@ def _usable_folder() -> pathlib.Path | None:
             stacklevel=5,
         )
         return None
-    return path
 
 
-def _prepare(path: pathlib.Path) -> None:
-    """Creates the folder, checks that it is writable, and removes the files of interrupted writes.
+def _prepared(path: pathlib.Path) -> pathlib.Path:
+    """Creates and returns the folder, checks that it is writable, and removes the files of interrupted writes.
 
     A program is complete once the file with the time of its last use exists. JAX would fail on an incomplete program
     each time it deletes old programs.
@@ -94,3 +92,4 @@ def _prepare(path: pathlib.Path) -> None:
         for program in path.glob("*-cache"):
             if not program.with_name(program.name.removesuffix("-cache") + "-atime").exists():
                 program.unlink()
+    return path

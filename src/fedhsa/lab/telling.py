@@ -84,9 +84,7 @@ def about_limits(found: Solution) -> str:
         same = "one local step per round" if found.setting.local_steps == 1 else "these agents"
         sentences.append(f"With {same} **LocalSA** has the same limit.")
     else:
-        gap = np.where(found.active, (local.limit - found.root).max(-1), 0.0)
-        low = np.where(found.active, (local.limit - found.root).min(-1), 0.0)
-        gap = np.where(abs(low) > abs(gap), low, gap)
+        gap = found.gap(local.limit)
         state = int(abs(gap).argmax())
         sentences.append(
             f"**LocalSA** drifts to a point at distance **{tick(local.bias)}** from it, and misses most in "

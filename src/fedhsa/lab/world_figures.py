@@ -96,16 +96,10 @@ def shared_cells(found: Solution) -> str:
 
 def difference(found: Solution, table: np.ndarray, name: str, colours: Colours | None = None) -> str:
     """Return the map of a table minus the root: positive values are red, negative values blue."""
-    gap = largest_gap(found, table)
+    gap = found.gap(table)
     colours = colours or Colours(float(gap.min()), float(gap.max()), signed=True)
     cells = shared_cells(found)
     return _map(found, gap, colours, label=f"The map of {name}.", hidden=~found.active, cells=cells)
-
-
-def largest_gap(found: Solution, table: np.ndarray) -> np.ndarray:
-    """Return the difference to the root in each cell, for the action with the largest difference, `(S,)`."""
-    gap = np.where(found.active[:, None], table - found.root, 0.0)
-    return np.take_along_axis(gap, abs(gap).argmax(-1)[:, None], axis=1)[:, 0]
 
 
 def learned(found: Solution, simulated: Simulated) -> str:
@@ -114,14 +108,14 @@ def learned(found: Solution, simulated: Simulated) -> str:
     if (limit := found.curves["LocalSA"].limit) is not None:
         tables["LocalSA, exact without noise"] = limit
     most = FAR * (1 + abs(found.root).max())
-    lost = [name for name, table in tables.items() if not abs(largest_gap(found, table)).max() < most]
+    lost = [name for name, table in tables.items() if not abs(found.gap(table)).max() < most]
     words = [
         f"{name.partition(',')[0]} has diverged in the simulation, so that there is no map of it." for name in lost
     ]
     kept = {name: table for name, table in tables.items() if name not in lost}
     if not kept:
         return warned(words)
-    gaps = np.concatenate([largest_gap(found, table) for table in kept.values()])
+    gaps = np.concatenate([found.gap(table) for table in kept.values()])
     colours = Colours(float(gaps.min()), float(gaps.max()), signed=True)
     panels = [(name, difference(found, table, f"{name} minus the root", colours)) for name, table in kept.items()]
     return warned(words) + _figures(panels) + f'<div class="fh-scales">{colours.bar("value minus root")}</div>'

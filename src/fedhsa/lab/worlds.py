@@ -26,11 +26,7 @@ from ..theory.laws.first_order import bias_of
 from ..theory.maps.rounds import LocalRule
 
 TASKS = {"evaluation": "the values of a policy", "control": "the best actions"}
-WORLDS = {
-    "lakes": "frozen lakes, each with its own holes",
-    "lake": "one frozen lake",
-    "cliff": "a windy cliff",
-}
+WORLDS = {"lakes": "frozen lakes, each with its own holes", "lake": "one frozen lake", "cliff": "a windy cliff"}
 POLICIES = {"goal": "mostly towards the goal", "uniform": "every direction equally often"}
 SAMPLINGS = {
     "trajectories": "one trajectory per agent",
@@ -369,6 +365,11 @@ class Solution(NamedTuple):
     def visits(self) -> np.ndarray:
         """`(M, S)`: the part of its time that each agent spends in each cell."""
         return self.bellman.visits.sum(-1)
+
+    def gap(self, table: np.ndarray) -> np.ndarray:
+        """Return the difference to the root in each cell, for the action with the largest difference, `(S,)`."""
+        gap = np.where(self.active[:, None], table - self.root, 0.0)
+        return np.take_along_axis(gap, abs(gap).argmax(-1)[:, None], axis=1)[:, 0]
 
     def greedy(self, table: np.ndarray, agent: int) -> np.ndarray:
         """Return the best actions `(S, A)` by a table; for evaluation, look one step ahead in the agent's world."""
