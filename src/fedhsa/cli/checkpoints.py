@@ -69,7 +69,9 @@ class Checkpoints:
 
     def state(self, name: str) -> pathlib.Path | None:
         """Returns the file in which the engine saves the state of an algorithm, or None."""
-        return self.folder / f"{self._file(name)}.npz" if self.kept else None
+        words = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:60]  # a file name that is valid on every file system
+        file = name if name.isidentifier() else f"{self.names.index(name)}-{words}"
+        return self.folder / f"{file}.npz" if self.kept else None
 
     def finished(self, name: str, price: Callable[[], Cost]) -> Result | None:
         """Returns the result of an algorithm that finished earlier with the same number of rounds, or None."""
@@ -89,11 +91,6 @@ class Checkpoints:
         (self.folder / "settings.json").unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.folder.rmdir()
-
-    def _file(self, name: str) -> str:
-        """Returns a file name for an algorithm that is valid on every file system."""
-        plain = name.isidentifier()
-        return name if plain else f"{self.names.index(name)}-{re.sub(r'[^A-Za-z0-9]+', '-', name).strip('-')[:60]}"
 
     def _check(self, label: pathlib.Path) -> None:
         try:

@@ -6,6 +6,7 @@ import functools
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 
 import equinox as eqx
 from rich.console import Console
@@ -72,15 +73,7 @@ def _methods(settings: CompareSettings, problem: Problem) -> dict[str, contest.M
 
 
 def _terms(settings: CompareSettings) -> contest.Terms:
-    return contest.Terms(
-        samples=settings.samples,
-        seeds=settings.seeds,
-        grid=settings.grid,
-        tuning_seeds=settings.tuning_seeds,
-        target=settings.target,
-        objective=settings.objective,
-        key=settings.key,
-    )
+    return contest.Terms(**{field.name: getattr(settings, field.name) for field in fields(contest.Terms)})
 
 
 @contextlib.contextmanager

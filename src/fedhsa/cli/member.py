@@ -3,7 +3,6 @@
 import os
 import sys
 import threading
-from collections.abc import Sequence
 
 from . import main
 
@@ -21,12 +20,8 @@ def _own_cores(count: int, index: int) -> None:
             os.sched_setaffinity(0, cores[index * len(cores) // count : (index + 1) * len(cores) // count])
 
 
-def _run(coordinator: str, count: int, index: int, arguments: Sequence[str]) -> int:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    _own_cores(count, index)
-    return main(["run", *arguments], member=(coordinator, count, index))
-
-
 if __name__ == "__main__":
-    where, number, mine, *rest = sys.argv[1:]
-    sys.exit(_run(where, int(number), int(mine), rest))
+    where, count, index, *rest = sys.argv[1:]
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _own_cores(int(count), int(index))
+    sys.exit(main(["run", *rest], member=(where, int(count), int(index))))

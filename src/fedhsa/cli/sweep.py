@@ -115,11 +115,9 @@ def _title(settings: SweepSettings, found: Sweep) -> str:
     problem = found.results[0].settings["problem"]
     sizes = {"M": "num_agents", "d": "dim"}
     shown = ", ".join(f"${symbol} = {problem[n]}$" for symbol, n in sizes.items() if n not in settings.over)
-    return f"{_name(settings)} on {_own.title(settings.problem)}{': ' if shown else ''}{shown}"
-
-
-def _name(settings: SweepSettings) -> str:
-    return settings.renamed.get(settings.labels[0], settings.labels[0])
+    (label,) = settings.labels
+    name = settings.renamed.get(label, label)
+    return f"{name} on {_own.title(settings.problem)}{': ' if shown else ''}{shown}"
 
 
 def _best(found: Sweep) -> str:
