@@ -511,10 +511,10 @@ class WorldNoise:
         errors = self.errors(path)  # (M, H, N, N)
         K = rule.round_map(A, np.zeros((M, self.dim))).noise
         assert K is not None
-        given = np.einsum("mst,mhst->mhs", P, errors)
-        square = np.einsum("ms,mst,mhst->mhs", pi, P, errors**2)
-        spread = np.einsum("msd,mhs->mhd", self.one_hot, square - pi[:, None] * given**2 * (not self.independent))
-        means = np.einsum("msd,ms,mhs->mhd", self.one_hot, pi, given)
+        rows, leaving, means = self._given_and_leaving(errors)
+        spread = np.einsum("msd,ms,mst,mhst->mhd", self.one_hot, pi, P, errors**2, optimize=True)
+        if not self.independent:
+            spread -= np.einsum("ms,mhds->mhd", pi, (rows + means[..., None]) ** 2)
         seen = np.einsum("mhab,mhb,mhcb->hac", K, spread, K, optimize=True)
         if self.independent:
             centre = np.einsum("mhab,mhb->mha", K, means)
@@ -523,14 +523,10 @@ class WorldNoise:
             noise = HiddenNoise(none, empty, none, seen, empty, none, none, np.zeros((M, 0)))
             law = AdditiveLaw(transition, offset, noise, "The method", basis="additive noise")
         else:
-            rows = np.swapaxes(self.one_hot, 1, 2)[:, None] * given[:, :, None]  # (M, H, d, N)
-            weights = pi[:, :, None] * P
-            leaving = np.swapaxes(self.one_hot, 1, 2)[:, None] @ (weights[:, None] * errors)
             fresh = leaving - (rows * pi[:, None, None]) @ P[:, None]
             Q = transpose(P - pi[:, None, :])
             covariance = pi[:, :, None] * np.eye(pi.shape[1]) - pi[:, :, None] * pi[:, None, :]
             hidden = covariance - Q @ covariance @ transpose(Q)
-            rows = rows - means[..., None]
             noise = HiddenNoise(
                 Q, K @ rows, hidden, seen, K @ fresh, covariance, covariance, np.zeros((M, pi.shape[1]))
             )
@@ -538,6 +534,14 @@ class WorldNoise:
             law = AdditiveLaw(transition, offset + push, noise, "The method", basis="additive noise")
         own = len(A) * law.added()
         return law, self.strength(law.stationary().covariance + own, theta)
+
+    def _given_and_leaving(self, fields: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return fields, `(M, k, N, N)`, given a state and on the event of the next, both centred, and their means."""
+        P, pi, place = self.chain.transition, self.pi, np.swapaxes(self.one_hot, 1, 2)[:, None]
+        given = place * np.einsum("mst,mkst->mks", P, fields)[:, :, None]
+        leaving = place @ ((pi[:, :, None] * P)[:, None] * fields)
+        mean = np.einsum("mkds,ms->mkd", given, pi)
+        return given - mean[..., None], leaving - mean[..., None] * pi[:, None, None], mean
 
     def _path(self, rule: LocalRule, A: np.ndarray, theta: np.ndarray) -> np.ndarray:
         """Return the agents' parameters before each local step of a round without noise from `theta`, `(M, H, d)`."""
@@ -554,18 +558,14 @@ class WorldNoise:
         r"""Return the fields of `theory.correlations` at `theta`: $\Gamma_i$, $c_{i,k}$ for each lag, and their sum."""
         M, P, pi = len(self.pi), self.chain.transition, self.pi
         errors = self.errors(np.broadcast_to(theta, (M, self.dim)))
-        weighted = pi[:, :, None] * P * errors
-        given = self.one_hot * np.einsum("mst,mst->ms", P, errors)[..., None]
-        leaving = np.swapaxes(self.one_hot, 1, 2) @ weighted
-        mean = np.einsum("ms,msd->md", pi, given)
-        diagonal = np.einsum("msd,mst->md", self.one_hot, weighted * errors)
+        given, leaving, mean = (part[:, 0] for part in self._given_and_leaving(errors[:, None]))
+        diagonal = np.einsum("msd,ms,mst,mst->md", self.one_hot, pi, P, errors**2, optimize=True)
         square = diagonal[..., None] * np.eye(self.dim) - mean[:, :, None] * mean[:, None, :]
         if self.independent:
             return square, np.zeros((M, lags, self.dim)), np.zeros((M, self.dim))
-        given, leaving = given - mean[:, None], leaving - mean[:, :, None] * pi[:, None, :]
         solved = np.linalg.solve(transpose(np.eye(P.shape[1]) - P + pi[:, None, :]), transpose(leaving))
         summed = transpose(solved)
-        cross = summed @ given
+        cross = summed @ transpose(given)
         lagged, now = [], leaving
         for _ in range(lags):
             lagged.append(self._multiplied(now))
@@ -597,16 +597,10 @@ class WorldNoise:
     def _long_run(self, fields: np.ndarray) -> float:
         """Return the correlations of noise along the transitions' coordinates, summed over agents, fields and lags."""
         P, pi = self.chain.transition, self.pi
-        weights = pi[:, :, None] * P
-        square = np.einsum("mst,mkst->", weights, fields**2)
-        given = np.einsum("mst,mkst->mks", P, fields)[:, :, None] * np.swapaxes(self.one_hot, 1, 2)[:, None]
-        mean = np.einsum("mkds,ms->mkd", given, pi)
-        square -= (mean**2).sum()
+        given, leaving, mean = self._given_and_leaving(fields)
+        square = np.einsum("ms,mst,mkst->", pi, P, fields**2, optimize=True) - (mean**2).sum()
         if self.independent:
             return float(square)
-        leaving = np.swapaxes(self.one_hot, 1, 2)[:, None] @ (weights[:, None] * fields)  # (M, k, d, N)
-        leaving = leaving - mean[..., None] * pi[:, None, None]
-        given = given - mean[..., None]
         Z = np.linalg.inv(np.eye(P.shape[1]) - P + pi[:, None, :])
         later = np.einsum("mst,mkdt->mkds", Z, given)
         return float(square + 2 * np.einsum("mkds,mkds->", leaving, later))
