@@ -32,8 +32,9 @@ DRAWS, SOME, SEED = 3, 4, 0
 sizes whose rounds reach what those of all step sizes do, and the seed of these rounds."""
 FACTORS = np.array([1.0, 0.37, 0.11])
 """Step sizes relative to one, whose rounds reach what those of any step size do."""
-SMALL, ROOM = 1e-10, 2**23
-"""The relative size below which a direction is rounding, and the largest size of maps that are followed at once."""
+SMALL, CLEAR, ROOM = 1e-10, 1e-6, 2**23
+"""The relative sizes below which a direction is rounding and above which a random column shows it clearly, and the
+largest size of maps that are followed at once."""
 
 
 class Outcomes(NamedTuple):
@@ -817,49 +818,71 @@ def _coordinates(every: Sequence[Pieces], M: int) -> Coordinates:
     first = [steps for own in every for steps in own.first]
     later = [steps for own in every for steps in own.rounds]
     p, q, exchanges, rng = len(pieces.server), len(pieces.memory), len(pieces.rounds[0]), np.random.default_rng(SEED)
-    n = p + M * q
+    n, units = p + M * q, np.ones(p + M * q)
 
     def drawn(step: Step) -> np.ndarray:
-        """A random exchange as a map of (z, 1)."""
-        calls = [call.number for ways in step.parts for part in ways for call in part.calls]
-        values = rng.standard_normal((2, M, max(calls, default=-1) + 1))
+        """A random exchange as a map of (z, 1), in which operators move agents by about one; z is in `units`."""
+        sizes = {c.number: np.abs(c.enter).max(initial=0.0) for ways in step.parts for way in ways for c in way.calls}
+        values = rng.standard_normal((2, M, max(sizes, default=-1) + 1))
         mix = [rng.dirichlet(np.ones(len(ways))) for ways in step.parts]
         columns = np.eye(n, n + 1)
         one = np.eye(n + 1)[-1]
         w, m = apply(
             step, columns[:p], columns[p:].reshape(M, q, n + 1),
-            lambda i, c, point: 0.5 * values[0, i, c] * point + values[1, i, c] * one, mix,
+            lambda i, c, point: (0.5 * values[0, i, c] * point + values[1, i, c] * one) / (sizes[c] or 1.0), mix,
         )  # fmt: skip
         w[:, -1] += step.noise @ rng.standard_normal(step.noise.shape[1])
-        return np.concatenate([w, m.reshape(M * q, n + 1)])
+        return np.concatenate([w, m.reshape(M * q, n + 1)]) / units[:, None] * np.append(units, 1.0)
 
-    reach = [np.zeros((n, 0)) for _ in range(exchanges)]
-    reach[0] = _spanned(np.concatenate([pieces.server, np.tile(pieces.memory, M)])[:, None])
+    begun, nothing = np.concatenate([pieces.server, np.tile(pieces.memory, M)]), np.zeros((n, 0))
+    visited = [begun]
+    for steps in (*first, *later, *later):
+        for step in steps:
+            map = drawn(step)
+            visited.append(map[:, :-1] @ visited[-1] + map[:, -1])
+    largest = np.abs(visited).max(0)
+    units = np.where(largest > 0, largest, 1.0)  # memories may be large with the inverse of the step size
+    reach = [nothing] * exchanges
+    reach[0] = _grown(nothing, (begun / units)[:, None])
     quiet, turn = 0, 0
     while quiet < DRAWS:
         before = [basis.shape[1] for basis in reach]
         for steps in later if turn else first:
             for k, step in enumerate(steps):
                 map, after = drawn(step), (k + 1) % exchanges
-                reach[after] = _spanned(np.concatenate([reach[after], map[:, :-1] @ reach[k], map[:, -1:]], axis=1))
+                reach[after] = _grown(reach[after], np.concatenate([map[:, :-1] @ reach[k], map[:, -1:]], axis=1))
         turn += 1
         quiet = quiet + 1 if before == [basis.shape[1] for basis in reach] else 0
-    seen = [np.zeros((n, 0)) for _ in range(exchanges)]
-    seen[0] = _spanned(np.concatenate([pieces.show, np.zeros(M * q)])[:, None])
+    seen = [nothing] * exchanges
+    seen[0] = _grown(nothing, (units * np.concatenate([pieces.show, np.zeros(M * q)]))[:, None])
     quiet = 0
     while quiet < DRAWS:
         before = [basis.shape[1] for basis in seen]
         for steps in (*later, *first):
             for k in range(exchanges - 1, -1, -1):
                 map, after = drawn(steps[k]), (k + 1) % exchanges
-                seen[k] = _spanned(np.concatenate([seen[k], map[:, :-1].T @ seen[after]], axis=1))
+                seen[k] = _grown(seen[k], map[:, :-1].T @ seen[after])
         quiet = quiet + 1 if before == [basis.shape[1] for basis in seen] else 0
     into, out_of = [], []
     for R, visible in zip(reach, seen, strict=True):
-        W = _spanned(R.T @ visible)
-        into.append((R @ W).T)
-        out_of.append(R @ W)
+        W = _grown(np.zeros((R.shape[1], 0)), R.T @ visible)
+        into.append((R @ W).T / units)
+        out_of.append(units[:, None] * (R @ W))
     return into, out_of
+
+
+def _grown(basis: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Returns an orthonormal basis that also spans the columns, as far as they clearly leave what was spanned.
+
+    A direction that one column hardly shows would be inaccurate; other random columns show it better.
+    """
+    sizes = np.linalg.norm(columns, axis=0)
+    rest = columns[:, sizes > 0] / sizes[sizes > 0]
+    for _ in range(2):  # two passes are sufficient against rounding
+        rest = rest - basis @ (basis.T @ rest)
+    left, values, _ = np.linalg.svd(rest, full_matrices=False)
+    found = np.concatenate([basis, left[:, values > CLEAR]], axis=1)
+    return np.eye(len(found)) if found.shape[1] == len(found) else found
 
 
 def _spanned(columns: np.ndarray) -> np.ndarray:

@@ -21,8 +21,9 @@ PRODUCT, SITES, PAIRS = 2e7, 3e7, 3e7
 """The largest numbers of multiplications in a round of the exact law, of the one-site law and of all pairs together."""
 MOST_AGENTS, MOST_PAIRS, OCCUPANCIES, ROOM, MAPS = 64, 21, 400, 2**22, 2**24
 """The largest number of agents, of different pairs, of occupancies, and of the numbers in all operators and maps."""
-CARRIED, MOST_AGENTS_ALONE = 1200, 300
-"""The largest size of all that a method carries, and the largest number of agents without states."""
+CARRIED, DRAWN, MOST_AGENTS_ALONE = 1200, 300, 300
+"""The largest size of all that a method carries, that if anything is drawn, and the largest number of agents without
+states."""
 FEW_STATES = 12
 """The largest binary logarithm of the number of joint states for which an exact law of different agents is tried."""
 
@@ -57,7 +58,12 @@ def law_of_federation(federation: Federation) -> SitesLaw:
     M = federation.num_agents
     if federation.room > MAPS:
         raise TooLargeError(f"The law of {federation.name} on this problem would take much memory.")
-    if federation.num_states == 1 or federation.work(M) <= PRODUCT:
+    if federation.num_states == 1:
+        found = EverySiteLaw(federation)
+        if federation.size > DRAWN and not found.additive:
+            raise TooLargeError(f"The law of {federation.name} on this problem would take long.")
+        return found
+    if federation.work(M) <= PRODUCT:
         return EverySiteLaw(federation)
     if OccupancyLaw.number(federation) <= OCCUPANCIES:
         return OccupancyLaw(federation)

@@ -67,6 +67,7 @@ class Joint:
             self.base = np.asarray(base)
             self.start_spread = np.asarray(jax.jacfwd(self._start)(root))
             self.shown = np.asarray(jax.jacrev(self._parameter)(base))
+        self.on_server = len(jax.tree.leaves(numbers[0]))
         sizes = [np.size(leaf) for leaf in jax.tree.leaves(numbers)]
         self.part = np.repeat(np.arange(len(sizes)), sizes)
         self.chunk = max(1, min(CHUNK, ROOM // len(self.base)))
@@ -163,6 +164,25 @@ class Joint:
         tangents = np.zeros((columns.shape[1], len(self.base)))
         tangents[:, self.kept] = columns.T
         return self.play(self.base, tangents)[1][:, self.kept].T
+
+    def transposed(self, vector: np.ndarray) -> np.ndarray:
+        r"""Returns $\Phi^T v$."""
+        full = np.zeros(len(self.base))
+        full[self.kept] = np.ravel(vector)
+        with precision():
+            setting = (self.agents, self.algorithm, self.rest, self.unravel, self.coins, self.weights)
+            return np.asarray(pull_back(*setting, jnp.asarray(self.base), jnp.asarray(full)))[self.kept]
+
+    def sums(self) -> np.ndarray:
+        """Returns the sums of the kept state over agents, and the server's parts, as linear forms `(n, k)`."""
+        found = []
+        for part in np.unique(self.part[self.kept]):
+            at = np.flatnonzero(self.part[self.kept] == part)
+            times = 1 if part < self.on_server else self.num_agents
+            columns = np.zeros((self.size, len(at) // times))
+            columns[at] = np.tile(np.eye(len(at) // times), (times, 1)) / np.sqrt(times)
+            found.append(columns)
+        return np.concatenate(found, axis=1)
 
     def ends(self) -> JointMap:
         """Returns the map without its matrix, which may be large."""
@@ -330,6 +350,13 @@ def follow(agents, algorithm, rest, unravel, coins, weights, states, tangents, i
         return jax.jvp(step, (state,), (tangent,), has_aux=True)
 
     return jax.vmap(one)(states, tangents, index, key)
+
+
+@eqx.filter_jit
+def pull_back(agents, algorithm, rest, unravel, coins, weights, state, covector):
+    """Applies the transposed derivative of a round."""
+    step = _stepper(agents, algorithm, rest, unravel, coins, weights, jnp.ones((), int), 0)
+    return jax.vjp(step, state, has_aux=True)[1](covector)[0]
 
 
 @eqx.filter_jit

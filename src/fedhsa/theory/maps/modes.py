@@ -135,12 +135,26 @@ def _krylov(joint: Joint) -> tuple[Modes, np.ndarray, Callable[[np.ndarray], np.
         return joint.linear(x[:, None])[:, 0]
 
     move = phi(ends.first) + ends.offset - ends.first
+    conserved = _conserved(joint, np.concatenate([_unit(ends.spread), _unit(move[:, None])], axis=1))
+
+    def reachable(x: np.ndarray) -> np.ndarray:
+        return x - conserved @ (conserved.T @ x)
+
     start = _unit(ends.spread @ rng.standard_normal((ends.spread.shape[1], 1))) + _unit(move[:, None])
-    basis, transition, _ = arnoldi(phi, start[:, 0], KRYLOV)
+    basis, transition, _ = arnoldi(lambda x: reachable(phi(x)), reachable(start[:, 0]), KRYLOV)
     found = Modes(
         transition, basis @ move, ends.observe @ basis.T, basis @ ends.spread, ends.observe @ ends.first, basis
     )
     return found, move, phi
+
+
+def _conserved(joint: Joint, entering: np.ndarray) -> np.ndarray:
+    """Returns the sums over agents that neither rounds nor starts change, as orthonormal columns."""
+    sums = joint.sums()
+    changes = np.stack([joint.transposed(column) for column in sums.T], axis=1) - sums
+    _, sizes, right = np.linalg.svd(np.concatenate([changes, entering.T @ sums]))
+    still = right[np.concatenate([sizes, np.zeros(len(right) - len(sizes))]) <= CONSERVED * sizes[0]].T
+    return np.linalg.qr(sums @ still)[0]
 
 
 def _unit(columns: np.ndarray) -> np.ndarray:
