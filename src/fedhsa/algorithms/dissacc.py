@@ -1,12 +1,7 @@
 """DisSACC: one move per batch of observations."""
 
-import jax
-import jax.numpy as jnp
-
-from .base import Exchange
 from .demands import Demand
-from .local import AbstractLocalSteps, send_theta
-from .local_sa import Server
+from .local import AbstractLocalSteps, Server, mean_operator, operators
 from .schedules import step_at
 
 
@@ -40,23 +35,12 @@ class DisSACC(AbstractLocalSteps):
     def step_is_per_round(self):
         return True
 
-    def init(self, theta):
-        return Server(theta), ()
-
     @property
     def exchanges(self):
-        return (
-            Exchange(
-                "operator", send_theta, self._mean_operator, self._step, replies_are_operators=True, mean_suffices=True
-            ),
-        )
+        return (operators(self._local_steps, self._move),)
 
-    def _mean_operator(self, theta, memory, agent, block, round):
-        def add(total, o):
-            return total + agent.operator(theta, agent.observe(theta, o)), None
+    def _local_steps(self, theta, memory, agent, block, round):
+        return mean_operator(agent, theta, block, self.local_steps), memory
 
-        total, _ = jax.lax.scan(add, jnp.zeros_like(theta), block, length=self.local_steps)
-        return total / self.local_steps, memory
-
-    def _step(self, server, replies, round):
+    def _move(self, server, replies, round):
         return Server(server.theta + step_at(self.step_size, round.index) * replies.mean())

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from .._types import Theta
 from .base import Exchange
 from .demands import Demand
-from .local import AbstractServerStep, first_operator, local_steps, send_theta
+from .local import AbstractServerStep, first_operator, local_steps, operators
 from .schedules import step_at
 
 
@@ -63,7 +63,7 @@ class FedHSA(AbstractServerStep):
     @property
     def exchanges(self):
         return (
-            Exchange("operator", send_theta, anchor, average_operator, replies_are_operators=True, mean_suffices=True),
+            operators(anchor, average_operator),
             Exchange("delta", send_operator, self._local_steps, self._move, mean_suffices=True),
         )
 

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 
 from .. import _check, tree
 from .._types import Theta
-from .base import AbstractAlgorithm, Exchange, Round, check_local_steps, check_probability, check_step_size
+from .base import Exchange, Round, check_local_steps, check_probability
 from .demands import Demand
 from .fed_hsa import Memory, Server, anchor, average_operator, send_operator
-from .local import AbstractLocalSteps, first_operator, local_steps, move, send_theta
-from .schedules import AbstractSchedule, step_at
+from .local import AbstractLocalSteps, AbstractMethod, first_operator, local_steps, move, operators
+from .schedules import step_at
 
 
-class FedLin(AbstractAlgorithm):
+class FedLin(AbstractMethod):
     r"""FedHSA with a separate number of local steps $\tau_i$ for each agent, and step sizes that compensate for it.
 
     From a common $\bar\theta$, agent $i$ repeats for $\ell = 0, \dots, \tau_i-1$
@@ -50,7 +50,6 @@ class FedLin(AbstractAlgorithm):
     !!! cite "Mitra, Jaafar, Pappas, Hassani (2021), arXiv:2102.07053, without compression"
     """
 
-    step_size: float | AbstractSchedule
     local_steps: int | tuple[int, ...] = eqx.field(static=True, converter=_check.counts)
 
     demands = Demand.NOTHING
@@ -58,7 +57,6 @@ class FedLin(AbstractAlgorithm):
     memory_lasts = False
 
     def __check_init__(self):
-        check_step_size("step_size", self.step_size)
         if self.local_steps == ():
             raise ValueError("`local_steps` must have a number for each agent, got an empty tuple.")
         for steps in self.local_steps if isinstance(self.local_steps, tuple) else (self.local_steps,):
@@ -78,7 +76,7 @@ class FedLin(AbstractAlgorithm):
     @property
     def exchanges(self):
         return (
-            Exchange("operator", send_theta, anchor, average_operator, replies_are_operators=True, mean_suffices=True),
+            operators(anchor, average_operator),
             Exchange("delta", send_operator, self._local_steps, move, mean_suffices=True),
         )
 
@@ -188,14 +186,7 @@ class SSLocalSGD(AbstractRefreshing):
     @property
     def exchanges(self):
         return (
-            Exchange(
-                "operator",
-                send_theta,
-                self._anchor,
-                self._average_operator,
-                replies_are_operators=True,
-                mean_suffices=True,
-            ),
+            operators(self._anchor, self._average_operator),
             Exchange("delta", send_operator, self._local_steps, move, mean_suffices=True),
         )
 

@@ -5,14 +5,13 @@ import itertools
 import equinox as eqx
 
 from .. import _check, tree
-from .base import AbstractAlgorithm, Exchange, check_step_size
+from .base import Exchange
 from .demands import Demand
-from .local import local_steps, move, send_theta
-from .local_sa import Server
-from .schedules import AbstractSchedule, step_at
+from .local import AbstractMethod, local_steps, move, send_theta
+from .schedules import step_at
 
 
-class GappedSA(AbstractAlgorithm):
+class GappedSA(AbstractMethod):
     r"""Local SA that averages after irregular gaps, which repeat.
 
     The gaps have $g_1$ steps, then $g_2$ steps, and so on.
@@ -36,13 +35,11 @@ class GappedSA(AbstractAlgorithm):
     !!! cite "Malinovsky, Kovalev, Gasanov, Condat, Richtárik (2020), arXiv:2004.01442, Algorithm 1"
     """
 
-    step_size: float | AbstractSchedule
     gaps: tuple[int, ...] = eqx.field(static=True, converter=_check.counts)
 
     demands = Demand.NOTHING
 
     def __check_init__(self):
-        check_step_size("step_size", self.step_size)
         if not isinstance(self.gaps, tuple) or not self.gaps:
             raise ValueError(f"`gaps` must be a tuple of whole numbers, got {self.gaps!r}. Use for instance (2, 5, 3).")
         for gap in self.gaps:
@@ -51,9 +48,6 @@ class GappedSA(AbstractAlgorithm):
     @property
     def block_length(self):
         return sum(self.gaps)
-
-    def init(self, theta):
-        return Server(theta), ()
 
     @property
     def exchanges(self):

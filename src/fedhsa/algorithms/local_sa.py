@@ -1,19 +1,9 @@
 """Local SA and its two limiting cases: synchronisation at every step, and a single agent."""
 
-from typing import NamedTuple
-
 from .. import tree
-from .._types import Theta
-from .base import AbstractAlgorithm, Exchange, check_step_size
 from .demands import Demand
-from .local import AbstractServerStep, local_steps, send_theta
-from .schedules import AbstractSchedule, step_at
-
-
-class Server(NamedTuple):
-    """The server's state: the parameter."""
-
-    theta: Theta
+from .local import AbstractMethod, AbstractServerStep, Server, local_steps, operators
+from .schedules import step_at
 
 
 class LocalSA(AbstractServerStep):
@@ -43,42 +33,23 @@ class LocalSA(AbstractServerStep):
 
     demands = Demand.NOTHING
 
-    def init(self, theta):
-        return Server(theta), ()
-
-    @property
-    def exchanges(self):
-        return (Exchange("delta", send_theta, self._local_steps, self._move, mean_suffices=True),)
-
     def _local_steps(self, theta_bar, memory, agent, block, round):
         eta = step_at(self.step_size, round.index)
         return local_steps(agent, theta_bar, block, eta, self.local_steps) - theta_bar, memory
 
 
-class AbstractOneStep(AbstractAlgorithm):
+class AbstractOneStep(AbstractMethod):
     """One observation and one exchange per round: agents send their operators, and the server steps along the mean."""
 
-    step_size: float | AbstractSchedule
-
     demands = Demand.NOTHING
-
-    def __check_init__(self):
-        check_step_size("step_size", self.step_size)
 
     @property
     def block_length(self):
         return 1
 
-    def init(self, theta):
-        return Server(theta), ()
-
     @property
     def exchanges(self):
-        return (
-            Exchange(
-                "operator", send_theta, self._operator, self._step, replies_are_operators=True, mean_suffices=True
-            ),
-        )
+        return (operators(self._operator, self._step),)
 
     def _operator(self, theta, memory, agent, block, round):
         return agent.operator(theta, agent.observe(theta, tree.take(block, 0))), memory

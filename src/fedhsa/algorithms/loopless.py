@@ -8,13 +8,12 @@ from jaxtyping import Array, Float
 
 from .. import tree
 from .._types import Theta
-from .base import AbstractAlgorithm, Exchange, PerAgent, check_probability, check_step_size
+from .base import Exchange, PerAgent, check_probability
 from .demands import Demand
 from .graphs import AbstractGraph
-from .local import move, send_theta
-from .local_sa import Server
+from .local import AbstractMethod, Server, move, send_theta
 from .scafflsa import previous_step
-from .schedules import AbstractSchedule, step_at
+from .schedules import step_at
 
 
 class Memory(NamedTuple):
@@ -24,18 +23,16 @@ class Memory(NamedTuple):
     shift: Theta
 
 
-class AbstractLoopless(AbstractAlgorithm):
+class AbstractLoopless(AbstractMethod):
     """One round is one step of every agent; the coin at its start decides whether they take the average first.
 
     The server's parameter is always the average of the agents' parameters, whether or not they receive it. It follows
     their displacements, which a deployment sends as a sum when the coin says so.
     """
 
-    step_size: float | AbstractSchedule
     probability: float
 
     def __check_init__(self):
-        check_step_size("step_size", self.step_size)
         check_probability("probability", self.probability)
 
     @property

@@ -1,9 +1,7 @@
 """One-shot averaging, at the end of the run."""
 
-from .base import Exchange
 from .demands import Demand
-from .local import AbstractLocalSteps, local_steps, move
-from .local_sa import Server
+from .local import AbstractLocalSteps, Server, local_steps
 from .schedules import step_at
 
 
@@ -36,14 +34,10 @@ class OneShotAveraging(AbstractLocalSteps):
     def init(self, theta):
         return Server(theta), theta
 
-    @property
-    def exchanges(self):
-        return (Exchange("delta", self._send_nothing, self._local_steps, move, mean_suffices=True),)
-
     def average_cost(self, cost):
         return cost._replace(exchanges=0, floats_down=0, floats_up=0)
 
-    def _send_nothing(self, server, round):
+    def _send(self, server, round):
         return ()
 
     def _local_steps(self, message, theta, agent, block, round):

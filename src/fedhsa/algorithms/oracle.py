@@ -6,10 +6,8 @@ import numpy as np
 
 from .. import _check, tree
 from .._types import precision
-from .base import Exchange
 from .demands import Demand
-from .local import AbstractLocalSteps, local_steps, move, send_theta
-from .local_sa import Server
+from .local import AbstractLocalSteps, local_steps
 from .schedules import step_at
 
 
@@ -50,13 +48,6 @@ class OracleShift(AbstractLocalSteps):
 
     def __check_init__(self):
         _check.array("theta_star", self.theta_star, ("d",))
-
-    def init(self, theta):
-        return Server(theta), ()
-
-    @property
-    def exchanges(self):
-        return (Exchange("delta", send_theta, self._local_steps, move, mean_suffices=True),)
 
     def check(self, problem):
         _check.array("theta_star", self.theta_star, (problem.dim,))

@@ -5,10 +5,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from .._types import Theta
-from .base import Exchange
 from .demands import Demand
-from .local import AbstractLocalSteps, local_steps, move, send_theta
-from .local_sa import Server
+from .local import AbstractLocalSteps, Server, local_steps
 from .schedules import AbstractSchedule, step_at
 
 
@@ -56,10 +54,6 @@ class SCAFFLSA(AbstractLocalSteps):
 
     def init(self, theta):
         return Server(theta), Memory(theta, jnp.zeros_like(theta))
-
-    @property
-    def exchanges(self):
-        return (Exchange("delta", send_theta, self._local_steps, move, mean_suffices=True),)
 
     def _local_steps(self, theta_bar, memory, agent, block, round):
         # Before the first round the agent is at the server's parameter: no drift.

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 
 from .._types import Block, Theta
 from ..problems import AbstractAgent
-from .base import Exchange
 from .demands import Demand
 from .fed_hsa import Server as AnchorServer
 from .local import AbstractServerStep, first_operator, local_steps
@@ -67,10 +66,6 @@ class SCAFFOLD(AbstractServerStep):
 
     def init(self, theta):
         return Server(theta, jnp.zeros_like(theta)), jnp.zeros_like(theta)
-
-    @property
-    def exchanges(self):
-        return (Exchange("delta", self._send, self._local_steps, self._move, mean_suffices=True),)
 
     def _send(self, server, round):
         return server
@@ -132,10 +127,6 @@ class OneExchangeFedHSA(AbstractServerStep):
 
     def init(self, theta):
         return AnchorServer(theta, jnp.zeros_like(theta)), jnp.zeros_like(theta)
-
-    @property
-    def exchanges(self):
-        return (Exchange("delta", self._send, self._local_steps, self._move, mean_suffices=True),)
 
     def _send(self, server, round):
         return server
