@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from .. import _check
 from .._random import Stream, fold_in
 from .attacks import AbstractAttack
-from .base import AbstractAlgorithm, Exchange, Round, own_key
+from .base import AbstractAlgorithm, Round, own_key
 from .demands import Effect
 from .wrapper import AbstractWrapper, one_per_exchange
 
@@ -80,12 +80,8 @@ class Byzantine(AbstractWrapper):
         elif not _check.traced(self.share) and not self.share * M + 0.5 >= 1:
             raise ValueError(f"`share` of {self.share:g} selects no agent among {M}. Use {1 / M:g} for one agent.")
 
-    @property
-    def exchanges(self):
-        attacked = zip(self.algorithm.exchanges, self._attacks(), strict=True)
-        return tuple(self._attack(e, number, attack) for number, (e, attack) in enumerate(attacked))
-
-    def _attack(self, exchange: Exchange, number: int, attack: AbstractAttack | None) -> Exchange:
+    def _around(self, exchange, number):
+        attack = self._attacks()[number]
         if attack is None:
             return exchange
 

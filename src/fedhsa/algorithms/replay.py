@@ -5,9 +5,9 @@ import jax
 
 from .. import _check, tree
 from .._random import Stream, fold_in
-from .base import AbstractAlgorithm, Exchange
+from .base import AbstractAlgorithm
 from .demands import Effect
-from .wrapper import AbstractWrapper
+from .wrapper import AbstractWrapper, with_blocks
 
 
 class Replayed(AbstractWrapper):
@@ -49,10 +49,6 @@ class Replayed(AbstractWrapper):
     def block_length(self):
         return self.buffer
 
-    @property
-    def exchanges(self):
-        return tuple(self._replay(exchange) for exchange in self.algorithm.exchanges)
-
     def check(self, problem):
         self.algorithm.check(problem)
         if problem.controlled:
@@ -61,12 +57,10 @@ class Replayed(AbstractWrapper):
                 "replayed observations were made under another parameter. Use the method without Replayed."
             )
 
-    def _replay(self, exchange: Exchange) -> Exchange:
-        def local(message, memory, agent, block, round):
+    def _around(self, exchange, number):
+        def drawn(block, round):
             # Every exchange of a round draws the same observations.
             key, used = fold_in(round.agent_key, Stream.REPLAY), (self.algorithm.block_length,)
-            return exchange.local(
-                message, memory, agent, tree.take(block, jax.random.randint(key, used, 0, self.buffer)), round
-            )
+            return tree.take(block, jax.random.randint(key, used, 0, self.buffer))
 
-        return exchange._replace(local=local)
+        return with_blocks(exchange, drawn)

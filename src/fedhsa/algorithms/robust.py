@@ -53,10 +53,9 @@ class Robust(AbstractWrapper):
     def _rules(self) -> tuple[AbstractRule | None, ...]:
         return one_per_exchange("rule", self.rule, self.algorithm, AbstractRule, "`CoordinateMedian()`")
 
-    @property
-    def exchanges(self):
-        pairs = zip(self.algorithm.exchanges, self._rules(), strict=True)
-        return tuple(exchange if rule is None else replace_mean(exchange, rule) for exchange, rule in pairs)
+    def _around(self, exchange, number):
+        rule = self._rules()[number]
+        return exchange if rule is None else replace_mean(exchange, rule)
 
 
 def replace_mean(exchange: Exchange, rule: AbstractRule) -> Exchange:

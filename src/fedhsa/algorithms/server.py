@@ -9,7 +9,7 @@ import numpy as np
 from .. import _check
 from .._types import Theta
 from ..problems._regions import as_box, check_box_size, check_region, nearest
-from .base import AbstractAlgorithm, Exchange, Replies, checked_init
+from .base import AbstractAlgorithm, Replies, checked_init
 from .demands import Effect
 from .wrapper import AbstractWrapper, on_inner_server
 
@@ -52,11 +52,7 @@ class Weighted(AbstractWrapper):
     def __check_init__(self):
         _check.number("weights", self.weights, above=0.0, remedy="Use `problem.take(...)` to leave an agent out.")
 
-    @property
-    def exchanges(self):
-        return tuple(self._weigh(exchange) for exchange in self.algorithm.exchanges)
-
-    def _weigh(self, exchange: Exchange) -> Exchange:
+    def _around(self, exchange, number):
         def aggregate(server, replies, round):
             if replies.pooled is not None:  # the mean has been taken with these weights
                 return exchange.aggregate(server, replies, round)

@@ -3,9 +3,9 @@
 import equinox as eqx
 
 from .. import _check, tree
-from .base import AbstractAlgorithm, Exchange
+from .base import AbstractAlgorithm
 from .demands import Effect
-from .wrapper import AbstractWrapper
+from .wrapper import AbstractWrapper, with_blocks
 
 
 class Thinned(AbstractWrapper):
@@ -44,12 +44,5 @@ class Thinned(AbstractWrapper):
     def block_length(self):
         return self.every * self.algorithm.block_length
 
-    @property
-    def exchanges(self):
-        return tuple(self._thin(exchange) for exchange in self.algorithm.exchanges)
-
-    def _thin(self, exchange: Exchange) -> Exchange:
-        def local(message, memory, agent, block, round):
-            return exchange.local(message, memory, agent, tree.take(block, slice(None, None, self.every)), round)
-
-        return exchange._replace(local=local)
+    def _around(self, exchange, number):
+        return with_blocks(exchange, lambda block, round: tree.take(block, slice(None, None, self.every)))

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
+from jaxtyping import PyTree
 
+from .._types import Block
 from . import demands
-from .base import AbstractAlgorithm, Exchange
+from .base import AbstractAlgorithm, Exchange, Round
 from .demands import Demand, Effect
 
 
@@ -56,8 +58,12 @@ class AbstractWrapper(AbstractAlgorithm):
         return self.algorithm.init(theta)
 
     @property
-    def exchanges(self):
-        return self.algorithm.exchanges
+    def exchanges(self) -> tuple[Exchange, ...]:
+        return tuple(self._around(exchange, number) for number, exchange in enumerate(self.algorithm.exchanges))
+
+    def _around(self, exchange: Exchange, number: int) -> Exchange:
+        """The wrapped algorithm's exchange of this number, with what the wrapper changes about it."""
+        return exchange
 
     def with_theta(self, server, theta):
         return self.algorithm.with_theta(server, theta)
@@ -82,6 +88,25 @@ def one_per_exchange(name: str, given: Any, algorithm: AbstractAlgorithm, kind: 
         if not isinstance(entry, kind) and (entry is not None or given is None):
             raise ValueError(f"`{name}` must be one of `fedhsa.{name}s`, like {example}, got {entry!r}.")
     return each
+
+
+def with_replies(exchange: Exchange, change: Callable[[PyTree, Round], PyTree]) -> Exchange:
+    """The exchange in which an agent sends `change(reply, round)` instead of its reply."""
+
+    def local(message, memory, agent, block, round):
+        reply, memory = exchange.local(message, memory, agent, block, round)
+        return change(reply, round), memory
+
+    return exchange._replace(local=local)
+
+
+def with_blocks(exchange: Exchange, choose: Callable[[Block, Round], Block]) -> Exchange:
+    """The exchange in which an agent uses the observations `choose(block, round)`."""
+
+    def local(message, memory, agent, block, round):
+        return exchange.local(message, memory, agent, choose(block, round), round)
+
+    return exchange._replace(local=local)
 
 
 def on_inner_server(exchanges: tuple[Exchange, ...], finish: Callable) -> tuple[Exchange, ...]:
