@@ -30,10 +30,7 @@ class DisSACC(AbstractLocalSteps):
     """
 
     demands = Demand.NOTHING
-
-    @property
-    def step_is_per_round(self):
-        return True
+    step_is_per_round = True
 
     @property
     def exchanges(self):

@@ -127,12 +127,7 @@ class FedDVRQ(AbstractLocalSteps):
         return Server(theta, jnp.zeros_like(theta)), Memory(theta, jnp.zeros_like(theta))
 
     def average_cost(self, cost):
-        share = len(self.recentring) * (1 + self.refinements) / self.rounds
-        return cost._replace(
-            exchanges=share * cost.exchanges,
-            floats_down=share * cost.floats_down,
-            floats_up=share * cost.floats_up,
-        )
+        return cost.communicating(len(self.recentring) * (1 + self.refinements) / self.rounds)
 
     def place(self, round_index: Any) -> Place:
         """The position of a round in the schedule."""

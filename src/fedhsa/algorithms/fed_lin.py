@@ -53,6 +53,7 @@ class FedLin(AbstractMethod):
     local_steps: int | tuple[int, ...] = eqx.field(static=True, converter=_check.counts)
 
     demands = Demand.NOTHING
+    step_is_per_round = True
     first_exchange_is_one_evaluation = True
     memory_lasts = False
 
@@ -65,10 +66,6 @@ class FedLin(AbstractMethod):
     @property
     def block_length(self):
         return max(self.local_steps) if isinstance(self.local_steps, tuple) else self.local_steps
-
-    @property
-    def step_is_per_round(self):
-        return True
 
     def init(self, theta):
         return Server(theta, jnp.zeros_like(theta)), Memory(theta, jnp.zeros_like(theta))
@@ -133,10 +130,7 @@ class AbstractRefreshing(AbstractLocalSteps):
 
     def average_cost(self, cost):
         # A round without a refresh has one of the two exchanges: theta down, displacements up.
-        made = (1 + self.probability) / 2
-        return cost._replace(
-            exchanges=made * cost.exchanges, floats_down=made * cost.floats_down, floats_up=made * cost.floats_up
-        )
+        return cost.communicating((1 + self.probability) / 2)
 
     def _refreshes(self, round: Round) -> Any:
         return (round.index == 0) | round.happens(self.probability)

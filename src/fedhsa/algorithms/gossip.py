@@ -10,7 +10,7 @@ from .. import _check, tree
 from .._types import Theta
 from .base import AbstractAlgorithm, Exchange, PerAgent, Replies, checked_init, split
 from .demands import Effect
-from .graphs import AbstractGraph
+from .graphs import AbstractGraph, check_graph
 from .wrapper import AbstractWrapper
 
 
@@ -83,8 +83,7 @@ class Gossip(AbstractWrapper):
     combine: str = eqx.field(static=True, default="last")
 
     def __check_init__(self):
-        if not isinstance(self.graph, AbstractGraph):
-            raise ValueError(f"`graph` must be a graph, got {self.graph!r}. For instance `Ring(10)`.")
+        check_graph(self.graph)
         _check.choice("combine", self.combine, ("last", "first"))
 
     @property
@@ -127,10 +126,7 @@ class Gossip(AbstractWrapper):
 
     def check(self, problem):
         self.algorithm.check(problem)
-        if self.graph.num_agents != problem.num_agents:
-            raise ValueError(
-                f"`graph` has {self.graph.num_agents} agents but the problem has {problem.num_agents}. Make them agree."
-            )
+        check_graph(self.graph, problem)
 
     def average_cost(self, cost):
         cost = self.algorithm.average_cost(cost)

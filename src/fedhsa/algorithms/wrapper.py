@@ -47,7 +47,7 @@ class AbstractWrapper(AbstractAlgorithm):
         return (self, *self.algorithm.layers)
 
     @property
-    def step_is_per_round(self):
+    def step_is_per_round(self):  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.algorithm.step_is_per_round
 
     @property
