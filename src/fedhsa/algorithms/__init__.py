@@ -123,35 +123,11 @@ __all__ = [
 ALGORITHMS: dict[str, type[AbstractAlgorithm]] = {
     algorithm.__name__: algorithm
     for algorithm in (
-        FedHSA,
-        LocalSA,
-        SynchronisedSA,
-        SA,
-        DisSACC,
-        GappedSA,
-        OneShotAveraging,
-        ImportanceAveraging,
-        FedPGBR,
-        FedDVRQ,
-        FedNPG,
-        FedNPGADMM,
-        FedKL,
-        LocalSVRG,
-        MCSAG,
-        MultilevelSA,
-        MomentumSA,
-        ExtragradientSA,
-        VarianceReducedSA,
-        PersonalisedSA,
-        FedLin,
-        SSLocalSGD,
-        LooplessSA,
-        Scaffnew,
-        DecentralisedScaffnew,
-        SCAFFLSA,
-        SCAFFOLD,
-        OneExchangeFedHSA,
-        OracleShift,
+        *(FedHSA, LocalSA, SynchronisedSA, SA, DisSACC, GappedSA, OneShotAveraging, ImportanceAveraging),
+        *(FedPGBR, FedDVRQ, FedNPG, FedNPGADMM, FedKL),
+        *(LocalSVRG, MCSAG, MultilevelSA, MomentumSA, ExtragradientSA, VarianceReducedSA, PersonalisedSA),
+        *(FedLin, SSLocalSGD, LooplessSA, Scaffnew, DecentralisedScaffnew),
+        *(SCAFFLSA, SCAFFOLD, OneExchangeFedHSA, OracleShift),
     )
 }
 """The algorithms by name, as `fedhsa run --algorithm` and `parse` find them."""
@@ -159,23 +135,9 @@ ALGORITHMS: dict[str, type[AbstractAlgorithm]] = {
 WRAPPERS: dict[str, type[AbstractWrapper]] = {
     wrapper.__name__: wrapper
     for wrapper in (
-        Weighted,
-        Projected,
-        ServerMomentum,
-        Gossip,
-        Thinned,
-        Replayed,
-        Averaged,
-        GeometricAverage,
-        RichardsonRomberg,
-        Robust,
-        Byzantine,
-        Compressed,
-        Delayed,
-        OverTheAir,
-        Lossy,
-        Partial,
-        FixedPoint,
+        *(Weighted, Projected, ServerMomentum, Gossip, Thinned, Replayed),
+        *(Averaged, GeometricAverage, RichardsonRomberg),
+        *(Robust, Byzantine, Compressed, Delayed, OverTheAir, Lossy, Partial, FixedPoint),  # from the inside out
     )
 }
 """The wrappers by name. A wrapper is an algorithm around another algorithm."""
