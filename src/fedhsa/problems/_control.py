@@ -10,6 +10,7 @@ import numpy as np
 from .. import _check
 from .._linear import solve
 from ..environments import Model
+from ..environments.model import at_states
 from ..environments.policies import softmax
 from ..sources import AbstractSource
 from .base import AbstractAgent
@@ -28,10 +29,8 @@ def action_features(model: Model, features: Any = None) -> np.ndarray:
         raise ValueError(
             f"`features` must have shape (M, S, A, d) or (S, A, d) with M, S, A = {M, S, A}, got {features.shape}."
         )
-    states = model.continuing().states
     table = np.broadcast_to(features, (M, S, A, features.shape[-1]))
-    own = table[np.arange(M)[:, None], np.where(states < 0, 0, states)]
-    return np.where(states[..., None, None] < 0, 0.0, own)
+    return at_states(table, model.continuing().states, 0.0)
 
 
 def one_hot_coordinates(features: np.ndarray) -> np.ndarray | None:
