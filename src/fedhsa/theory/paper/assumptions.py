@@ -218,9 +218,7 @@ def _sampling(c: Constants) -> Line:
         return Line(name, HOLDS, f"Sampling is {c.sampling}.")
     verdict = FAILS if c.sampling == "markov" else UNKNOWN
     return Line(
-        name,
-        verdict,
-        f"Sampling is {c.sampling}; `problem.iid()` samples independently, and Theorem 2 covers chains.",
+        name, verdict, f"Sampling is {c.sampling}; `problem.iid()` samples independently, and Theorem 2 covers chains."
     )
 
 

@@ -52,10 +52,10 @@ class Measured(AbstractAlgorithm):
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=2, num_states=4, dim=2)
-        >>> record = {"bias": bias, "drift": drift}
+        >>> record = {"bias": bias, "drift": drift, "variance": variance}
         >>> run = fedhsa.simulate(problem, Measured(fedhsa.FedHSA(0.1, local_steps=3)), rounds=5, record=record)
-        >>> run.records["bias"].shape
-        (1, 6)
+        >>> run.records["bias"].shape, bool(run.records["drift"][0, -1] > 0)
+        ((1, 6), True)
     """
 
     algorithm: FedHSA
@@ -97,10 +97,7 @@ class Measured(AbstractAlgorithm):
             alpha = self.algorithm.local_steps * eta * self.algorithm.server_step
             return Server(inner.theta, inner, server.start, 2 * alpha * report.noise, report.drift)
 
-        return (
-            Exchange(operator.name, ask, operator.local, average),
-            Exchange(delta.name, send, local, move),
-        )
+        return (Exchange(operator.name, ask, operator.local, average), Exchange(delta.name, send, local, move))
 
     def _report(self, g_bar, memory, agent, block, round):
         """Repeats the local steps and returns their measurements."""
@@ -116,50 +113,17 @@ class Measured(AbstractAlgorithm):
 
 
 def bias(snapshot: Any) -> Any:
-    r"""Records $\langle \bar\theta^{(t)} - \theta^\star, \text{push}\rangle$ of one run, whose mean is $T_{bias}$.
-
-    **Arguments:**
-
-    - `snapshot`: the argument that `simulate` passes to recorders, for a run of `Measured`.
-
-    !!! example
-        >>> problem = fedhsa.problems.td.random(num_agents=2, num_states=3, dim=2)
-        >>> method = Measured(fedhsa.FedHSA(0.05, local_steps=2))
-        >>> fedhsa.simulate(problem, method, rounds=3, record={"bias": bias}).records["bias"].shape
-        (1, 4)
-    """
+    r"""Records $\langle \bar\theta^{(t)} - \theta^\star, \text{push}\rangle$ of one run, whose mean is $T_{bias}$."""
     return jnp.sum((snapshot.server.start - snapshot.theta_star) * snapshot.server.push)
 
 
 def drift(snapshot: Any) -> Any:
-    r"""Records the drift of the round, $\frac1{MH} \sum_{i,\ell} |\theta_{i,\ell}^{(t)} - \bar\theta^{(t)}|^2$.
-
-    **Arguments:**
-
-    - `snapshot`: the argument that `simulate` passes to recorders, for a run of `Measured`.
-
-    !!! example
-        >>> problem = fedhsa.problems.td.random(num_agents=2, num_states=3, dim=2)
-        >>> method = Measured(fedhsa.FedHSA(0.05, local_steps=2))
-        >>> fedhsa.simulate(problem, method, rounds=3, record={"drift": drift}).records["drift"].shape
-        (1, 4)
-    """
+    r"""Records the drift of the round, $\frac1{MH} \sum_{i,\ell} |\theta_{i,\ell}^{(t)} - \bar\theta^{(t)}|^2$."""
     return snapshot.server.drift
 
 
 def variance(snapshot: Any) -> Any:
-    r"""Records $|\text{push}|^2 / 2$ of one run, whose mean the variance reduction lemma bounds.
-
-    **Arguments:**
-
-    - `snapshot`: the argument that `simulate` passes to recorders, for a run of `Measured`.
-
-    !!! example
-        >>> problem = fedhsa.problems.td.random(num_agents=2, num_states=3, dim=2)
-        >>> method = Measured(fedhsa.FedHSA(0.05, local_steps=2))
-        >>> fedhsa.simulate(problem, method, rounds=3, record={"variance": variance}).records["variance"].shape
-        (1, 4)
-    """
+    r"""Records $|\text{push}|^2 / 2$ of one run, whose mean the variance reduction lemma bounds."""
     return jnp.sum(snapshot.server.push**2) / 2
 
 
