@@ -297,13 +297,7 @@ def bytes_per_seed(agents: AbstractAgent, algorithm: AbstractAlgorithm, theta: T
         state = agent.source.init(key)
         keys = jnp.broadcast_to(key, algorithm.block_length)
         temporaries = [theta] * 4
-        return (
-            state,
-            agent.source.draw(keys, state),
-            algorithm.init(theta),
-            jax.random.key_data(keys),
-            temporaries,
-        )
+        return (state, agent.source.draw(keys, state), algorithm.init(theta), jax.random.key_data(keys), temporaries)
 
     shapes = jax.eval_shape(of_one_agent, agents, theta)
     return num_agents * sum(s.size * s.dtype.itemsize for s in jax.tree.leaves(shapes))

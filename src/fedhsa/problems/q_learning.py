@@ -66,12 +66,7 @@ class SynchronousQAgent(AbstractPairAgent):
 
 
 def from_model(
-    model: Model,
-    behaviour: Any = None,
-    features: Any = None,
-    *,
-    synchronous: bool = False,
-    start: str = "stationary",
+    model: Model, behaviour: Any = None, features: Any = None, *, synchronous: bool = False, start: str = "stationary"
 ) -> Problem:
     r"""Make the problem of Q-learning in the agents' models under fixed behaviours.
 
