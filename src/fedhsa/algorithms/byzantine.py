@@ -11,7 +11,7 @@ from .._random import Stream, fold_in
 from .attacks import AbstractAttack
 from .base import AbstractAlgorithm, Round, own_key
 from .demands import Effect
-from .wrapper import AbstractWrapper, one_per_exchange
+from .wrapper import AbstractWrapper, check_one_per_exchange
 
 
 class Byzantine(AbstractWrapper):
@@ -57,10 +57,7 @@ class Byzantine(AbstractWrapper):
                 _check.count("share", number, least=0, remedy="A tuple has the agents' numbers.")
         else:
             _check.scalar("share", self.share, above=0.0, below=1.0, remedy="Use a share, or agents' numbers.")
-        self._attacks()  # raises if they do not match the exchanges
-
-    def _attacks(self) -> tuple[AbstractAttack | None, ...]:
-        return one_per_exchange("attack", self.attack, self.algorithm, AbstractAttack, "`SignFlip()`")
+        check_one_per_exchange("attack", self.attack, self.algorithm, AbstractAttack, "`SignFlip()`")
 
     def hostile(self, number: Any, num_agents: int) -> Any:
         """Whether the agent of this number is Byzantine."""
@@ -72,7 +69,8 @@ class Byzantine(AbstractWrapper):
     def check(self, problem):
         self.algorithm.check(problem)
         M = problem.num_agents
-        if any(a is not None and a.needs_policy for a in self._attacks()) and not problem.agents.learns_policy:
+        attacks = self.attack if isinstance(self.attack, tuple) else (self.attack,)
+        if any(a is not None and a.needs_policy for a in attacks) and not problem.agents.learns_policy:
             raise TypeError(f"`attack` requires agents that act by a policy, got {type(problem.agents).__name__}.")
         if isinstance(self.share, tuple):
             for number in self.share:
@@ -81,7 +79,7 @@ class Byzantine(AbstractWrapper):
             raise ValueError(f"`share` of {self.share:g} selects no agent among {M}. Use {1 / M:g} for one agent.")
 
     def _around(self, exchange, number):
-        attack = self._attacks()[number]
+        attack = self.attack[number] if isinstance(self.attack, tuple) else self.attack
         if attack is None:
             return exchange
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from .. import _check, tree
 from .._types import Theta
-from .base import AbstractAlgorithm, Exchange, PerAgent, Replies, checked_init, split
+from .base import AbstractAlgorithm, PerAgent, Replies, checked_init, split
 from .demands import Effect
 from .graphs import AbstractGraph, check_graph
 from .wrapper import AbstractWrapper
@@ -96,12 +96,9 @@ class Gossip(AbstractWrapper):
         M = self.graph.num_agents
         return GossipServer(theta, jax.tree.map(lambda x: jnp.broadcast_to(x, (M, *x.shape)), server)), memory
 
-    @property
-    def exchanges(self):
-        *early, last = self.algorithm.exchanges
-        return *(self._between_agents(exchange) for exchange in early), self._between_agents(last, mix=True)
+    def _around(self, exchange, number):
+        last = number == len(self.algorithm.exchanges) - 1
 
-    def _between_agents(self, exchange: Exchange, mix: bool = False) -> Exchange:
         def to_itself(server, agent, round):
             own, deliver = split(exchange.send(server, round))
             return deliver(tree.take(own, agent))
@@ -112,7 +109,7 @@ class Gossip(AbstractWrapper):
 
         def aggregate(server, replies, round):
             weights, servers = self.graph.weights(round), server.servers
-            if mix:
+            if last:
                 servers = jax.vmap(self.algorithm.with_theta)(servers, weights @ servers.theta)
                 weights = weights if self.combine == "last" else jnp.eye(len(weights), dtype=weights.dtype)
             if replies.weights is not None:

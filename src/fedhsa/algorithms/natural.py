@@ -162,13 +162,10 @@ class FedNPGADMM(AbstractPolicyMethod):
 
     @property
     def exchanges(self):
-        last = self.inner - 1
-        first = Exchange("direction 1", self._send_both, self._measure, self._average(last == 0), mean_suffices=True)
-        return first, *(
-            Exchange(
-                f"direction {k + 1}", self._send_direction, self._iterate, self._average(k == last), mean_suffices=True
-            )
-            for k in range(1, self.inner)
+        parts = [(self._send_both, self._measure), *[(self._send_direction, self._iterate)] * (self.inner - 1)]
+        return tuple(
+            Exchange(f"direction {k}", send, local, self._average(moves=k == self.inner), mean_suffices=True)
+            for k, (send, local) in enumerate(parts, start=1)
         )
 
     def _send_both(self, server, round):

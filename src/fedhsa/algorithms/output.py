@@ -209,12 +209,8 @@ class RichardsonRomberg(AbstractWrapper):
         inner, memory = jax.vmap(lambda factor: scaled(self.algorithm, factor).init(theta))(self.factors)
         return Server(theta, inner), memory
 
-    @property
-    def exchanges(self):
-        return tuple(self._of_copies(k) for k in range(len(self.algorithm.exchanges)))
-
-    def _of_copies(self, number: int) -> Exchange:
-        """An exchange of all copies: states, messages and replies have a leading axis, one entry per copy."""
+    def _around(self, exchange, number):
+        # States, messages and replies have a leading axis, one entry per copy.
         copies = len(self.factors)
 
         def of(factor) -> Exchange:
@@ -237,7 +233,7 @@ class RichardsonRomberg(AbstractWrapper):
             )(self.factors, server.inner, _apart(replies.values, copies))
             return Server(jnp.tensordot(self.coefficients(), inner.theta, axes=1), inner)
 
-        return self.algorithm.exchanges[number]._replace(send=send, local=local, aggregate=aggregate)
+        return exchange._replace(send=send, local=local, aggregate=aggregate)
 
     def coefficients(self):
         """The coefficients $h_m$."""

@@ -10,7 +10,7 @@ from .._random import Stream
 from .base import AbstractAlgorithm, Exchange, Replies
 from .demands import Effect
 from .rules import AbstractRule
-from .wrapper import AbstractWrapper, one_per_exchange
+from .wrapper import AbstractWrapper, check_one_per_exchange
 
 
 class Robust(AbstractWrapper):
@@ -48,13 +48,10 @@ class Robust(AbstractWrapper):
     stage = Stream.RULE
 
     def __check_init__(self):
-        self._rules()  # raises if they do not match the exchanges
-
-    def _rules(self) -> tuple[AbstractRule | None, ...]:
-        return one_per_exchange("rule", self.rule, self.algorithm, AbstractRule, "`CoordinateMedian()`")
+        check_one_per_exchange("rule", self.rule, self.algorithm, AbstractRule, "`CoordinateMedian()`")
 
     def _around(self, exchange, number):
-        rule = self._rules()[number]
+        rule = self.rule[number] if isinstance(self.rule, tuple) else self.rule
         return exchange if rule is None else replace_mean(exchange, rule)
 
 

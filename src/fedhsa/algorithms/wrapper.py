@@ -75,11 +75,11 @@ class AbstractWrapper(AbstractAlgorithm):
         return self.algorithm.average_cost(cost)
 
 
-def one_per_exchange(name: str, given: Any, algorithm: AbstractAlgorithm, kind: type, example: str) -> tuple:
-    """Returns one entry for each exchange, from one for all or a tuple with one for each, some of which may be None."""
+def check_one_per_exchange(name: str, given: Any, algorithm: AbstractAlgorithm, kind: type, example: str) -> None:
+    """Raises `ValueError` unless there is one entry for all exchanges or one for each, some of which may be None."""
     exchanges = [exchange.name for exchange in algorithm.exchanges]
-    each = given if isinstance(given, tuple) else (given,) * len(exchanges)
-    if len(each) != len(exchanges):
+    each = given if isinstance(given, tuple) else (given,)
+    if isinstance(given, tuple) and len(each) != len(exchanges):
         raise ValueError(
             f"`{name}` must have one entry for each exchange, {', '.join(exchanges)}, got {len(each)}. Use None for an "
             "exchange that does not change."
@@ -87,7 +87,6 @@ def one_per_exchange(name: str, given: Any, algorithm: AbstractAlgorithm, kind: 
     for entry in each:
         if not isinstance(entry, kind) and (entry is not None or given is None):
             raise ValueError(f"`{name}` must be one of `fedhsa.{name}s`, like {example}, got {entry!r}.")
-    return each
 
 
 def with_replies(exchange: Exchange, change: Callable[[PyTree, Round], PyTree]) -> Exchange:

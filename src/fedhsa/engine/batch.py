@@ -43,6 +43,12 @@ class Carry(NamedTuple):
     """The round in which the seed diverged, or -1."""
 
 
+KEYS_AXES = (("seeds",), ("agents", "seeds"), ("agents", "seeds"))
+"""The leading axes of the arrays in each part of `Keys`."""
+CARRY_AXES = (("seeds",), ("agents", "seeds"), ("agents", "seeds"), ("seeds",))
+"""The same for `Carry`."""
+
+
 def make_keys(key: Key, seeds: np.ndarray, agents: np.ndarray) -> Keys:
     """Derives keys that depend only on the key, the seed and the index of the agent."""
     of_seeds = fold_in_words(np.asarray(jax.random.key_data(key))[None], seeds)
@@ -184,7 +190,9 @@ def run_round(
     driver = Driver(
         send=lambda e, server: send(e, keys, server, index, M),
         local=lambda e, message, memory: local(e, agents, keys, message, memory, block, index, numbers, M, group),
-        aggregate=lambda e, server, replies: aggregate(e, keys, server, Replies(only(replies, M, width)), index, M),
+        aggregate=lambda e, server, replies: aggregate(
+            e, keys, server, Replies(tree.take(replies, slice(M))), index, M
+        ),
     )
     if algorithm.memory_lasts:
         server, memory = play(algorithm, driver, carry.server, carry.memory)
@@ -259,23 +267,12 @@ def observe(
     return jax.vmap(of_seed)(carry.server, carry.failed)
 
 
-def only(values: PyTree, num_agents: int, width: int) -> PyTree:
-    """Cuts arrays that hold `width` agents down to the `num_agents` real ones."""
-    return tree.take(values, slice(num_agents)) if width > num_agents else values
-
-
 def shard_carry(carry: Carry, mesh: Mesh | None) -> Carry:
     """Constrains agents and seeds to their places on `mesh`."""
     if mesh is None:
         return carry
-    per_agent, per_seed = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("agents", "seeds"), ("seeds",)))
-    place = jax.lax.with_sharding_constraint
-    return Carry(
-        server=place(carry.server, per_seed),
-        memory=place(carry.memory, per_agent),
-        source=place(carry.source, per_agent),
-        failed=place(carry.failed, per_seed),
-    )
+    shardings = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in CARRY_AXES)
+    return Carry(*map(jax.lax.with_sharding_constraint, carry, shardings))
 
 
 def have_form(agents: AbstractAgent, algorithm: AbstractAlgorithm) -> bool:

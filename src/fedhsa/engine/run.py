@@ -156,17 +156,11 @@ class Run:
 
     def debug(self, seed: int, rounds: int) -> None:
         """Runs one seed without compilation."""
-        arguments = (
-            tree.for_each(self.agents, self.num_agents),
-            self.algorithm,
-            self.key,
-            seed,
-            self.theta,
-            self.theta_star,
-            rounds,
-            self.every,
+        agents, bound = tree.for_each(self.agents, self.num_agents), float(self.bound)
+        found = run_one_by_one(
+            agents, self.algorithm, self.key, seed, self.theta, self.theta_star, rounds, self.every, bound, self.record
         )
-        self._debugged.append(run_one_by_one(*arguments, float(self.bound), self.record))
+        self._debugged.append(found)
         self.progress = _Progress(rounds, [], [])
 
     def saved(self) -> Saved | None:
@@ -215,11 +209,7 @@ class Run:
 
     def _make_keys(self, seeds: np.ndarray) -> batch.Keys:
         keys = batch.make_keys(self.key, seeds, np.arange(self.width))
-        return batch.Keys(
-            self._spread(keys.server, "seeds"),
-            self._spread(keys.source, "agents", "seeds"),
-            self._spread(keys.agent, "agents", "seeds"),
-        )
+        return batch.Keys(*(self._spread(part, *axes) for part, axes in zip(keys, batch.KEYS_AXES, strict=True)))
 
     def _advance(self, chunk: int, records: int):
         with precision(self.dtype):  # a setting of the thread
@@ -252,12 +242,8 @@ class Run:
         seeds = np.minimum(np.arange(first, first + self.chunk), self.seeds - 1)
         server, memory, source, failed = tree.take(whole, seeds)
         memory, source = placement.padded(_swapped((memory, source)), self.width)
-        return batch.Carry(
-            self._spread(server, "seeds"),
-            self._spread(memory, "agents", "seeds"),
-            self._spread(source, "agents", "seeds"),
-            self._spread(failed, "seeds"),
-        )
+        carry = server, memory, source, failed
+        return batch.Carry(*(self._spread(part, *axes) for part, axes in zip(carry, batch.CARRY_AXES, strict=True)))
 
     def _to_host(self, values: Sequence, records: int = 1) -> dict[str, np.ndarray]:
         """Converts the records of all chunks, `(capacity, chunk, ...)`, to this process's `(seeds, records, ...)`."""

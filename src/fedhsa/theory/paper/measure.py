@@ -1,7 +1,8 @@
 r"""Measurements of the quantities in the paper's proof while FedHSA runs: the bias, drift and noise of each round.
 
 `Measured(FedHSA(...))` runs FedHSA's own exchanges, and every agent also reports these quantities; recorders read them
-from the server's state. Entry $t + 1$ of a record belongs to round $t$, and entry 0 is 0.
+from the server's state, as the example of `Measured` shows. Entry $t + 1$ of a record belongs to round $t$, and entry 0
+is 0.
 """
 
 from typing import Any, NamedTuple
