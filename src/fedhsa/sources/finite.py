@@ -90,12 +90,7 @@ class FiniteChain(AbstractSource):
 
 
 class Transition(NamedTuple):
-    """Two consecutive states of a chain.
-
-    !!! example
-        >>> Transition(state=0, next_state=1).next_state
-        1
-    """
+    """Two consecutive states of a chain."""
 
     state: Shaped[Array, "*batch"]
     """The state at time $t$."""

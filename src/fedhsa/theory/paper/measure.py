@@ -1,8 +1,7 @@
 r"""Measurements of the quantities in the paper's proof while FedHSA runs: the bias, drift and noise of each round.
 
 `Measured(FedHSA(...))` runs FedHSA's own exchanges, and every agent also reports these quantities; recorders read them
-from the server's state, as the example of `Measured` shows. Entry $t + 1$ of a record belongs to round $t$, and entry 0
-is 0.
+from the server's state. Entry $t + 1$ of a record belongs to round $t$, and entry 0 is 0.
 """
 
 from typing import Any, NamedTuple
@@ -53,10 +52,10 @@ class Measured(AbstractAlgorithm):
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=2, num_states=4, dim=2)
-        >>> record = {"bias": bias, "drift": drift, "variance": variance}
+        >>> record = {"bias": bias, "drift": drift}
         >>> run = fedhsa.simulate(problem, Measured(fedhsa.FedHSA(0.1, local_steps=3)), rounds=5, record=record)
-        >>> run.records["bias"].shape, bool(run.records["drift"][0, -1] > 0)
-        ((1, 6), True)
+        >>> run.records["bias"].shape
+        (1, 6)
     """
 
     algorithm: FedHSA
@@ -114,17 +113,38 @@ class Measured(AbstractAlgorithm):
 
 
 def bias(snapshot: Any) -> Any:
-    r"""Records $\langle \bar\theta^{(t)} - \theta^\star, \text{push}\rangle$ of one run, whose mean is $T_{bias}$."""
+    r"""Records $\langle \bar\theta^{(t)} - \theta^\star, \text{push}\rangle$ of one run, whose mean is $T_{bias}$.
+
+    !!! example
+        >>> problem = fedhsa.problems.td.random(num_agents=2, num_states=3, dim=2)
+        >>> method = Measured(fedhsa.FedHSA(0.05, local_steps=2))
+        >>> fedhsa.simulate(problem, method, rounds=3, record={"bias": bias}).records["bias"].shape
+        (1, 4)
+    """
     return jnp.sum((snapshot.server.start - snapshot.theta_star) * snapshot.server.push)
 
 
 def drift(snapshot: Any) -> Any:
-    r"""Records the drift of the round, $\frac1{MH} \sum_{i,\ell} |\theta_{i,\ell}^{(t)} - \bar\theta^{(t)}|^2$."""
+    r"""Records the drift of the round, $\frac1{MH} \sum_{i,\ell} |\theta_{i,\ell}^{(t)} - \bar\theta^{(t)}|^2$.
+
+    !!! example
+        >>> problem = fedhsa.problems.td.random(num_agents=2, num_states=3, dim=2)
+        >>> method = Measured(fedhsa.FedHSA(0.05, local_steps=2))
+        >>> fedhsa.simulate(problem, method, rounds=3, record={"drift": drift}).records["drift"].shape
+        (1, 4)
+    """
     return snapshot.server.drift
 
 
 def variance(snapshot: Any) -> Any:
-    r"""Records $|\text{push}|^2 / 2$ of one run, whose mean the variance reduction lemma bounds."""
+    r"""Records $|\text{push}|^2 / 2$ of one run, whose mean the variance reduction lemma bounds.
+
+    !!! example
+        >>> problem = fedhsa.problems.td.random(num_agents=2, num_states=3, dim=2)
+        >>> method = Measured(fedhsa.FedHSA(0.05, local_steps=2))
+        >>> fedhsa.simulate(problem, method, rounds=3, record={"variance": variance}).records["variance"].shape
+        (1, 4)
+    """
     return jnp.sum(snapshot.server.push**2) / 2
 
 
