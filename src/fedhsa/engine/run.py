@@ -35,11 +35,6 @@ class _Progress(NamedTuple):
     records: list[dict[str, np.ndarray]]
 
 
-def _begin(agents, algorithm, keys, theta, theta_star, record, num_agents, mesh):
-    carry, values = batch.begin(agents, algorithm, keys, theta, theta_star, record, num_agents)
-    return batch.shard_carry(carry, mesh), values
-
-
 class Run:
     """A simulation in progress. `advance` moves either all seeds forward or none of them.
 
@@ -92,13 +87,14 @@ class Run:
         self.pool = ThreadPoolExecutor(placement.threads(self.devices))
         self.width = placement.width(self.num_agents, self.mesh)
         self.agents = self._spread(placement.padded(self.agents, self.width), "agents")
+        parts = self.agents, self.algorithm, self.theta_star, self.record
+        self.setup = batch.Setup(*parts, self.num_agents, self.group, self.mesh, self.backend)
         began = time.perf_counter()
         # The last chunk may extend past the last seed; the surplus is discarded.
         firsts = range(self.share.seeds.start, self.share.seeds.stop, self.chunk)
         self.keys = [self._make_keys(np.arange(first, first + self.chunk)) for first in firsts]
-        common = (self.theta, self.theta_star, self.record, self.num_agents, self.mesh)
-        start = _compiled(_begin, self.devices[0].platform)
-        begun = [start(self.agents, self.algorithm, keys, *common) for keys in self.keys]
+        start = _compiled(batch.begin, self.devices[0].platform)
+        begun = [start(self.setup, keys, self.theta) for keys in self.keys]
         # Placed explicitly, as rounds leave it; otherwise the first round would be compiled for an uncommitted state.
         carries = [carry if self.mesh else jax.device_put(carry, self.devices[0]) for carry, _ in begun]
         round = 0
@@ -212,27 +208,12 @@ class Run:
         return batch.Keys(*(self._spread(part, *axes) for part, axes in zip(keys, batch.KEYS_AXES, strict=True)))
 
     def _advance(self, chunk: int, records: int):
+        advance = _compiled(batch.advance, self.devices[0].platform)
+        keys, carry = self.keys[chunk], self.progress.carries[chunk]
         with precision(self.dtype):  # a setting of the thread
-            return jax.block_until_ready(self._program(chunk, records))
-
-    def _program(self, chunk: int, records: int):
-        return _compiled(batch.advance, self.devices[0].platform)(
-            self.agents,
-            self.algorithm,
-            self.keys[chunk],
-            self.progress.carries[chunk],
-            jax.device_put(self.round),
-            jax.device_put(records),
-            self.bound,
-            self.theta_star,
-            self.record,
-            self.every,
-            self.capacity,
-            self.num_agents,
-            self.group,
-            self.mesh,
-            self.backend,
-        )
+            first, count = jax.device_put(self.round), jax.device_put(records)
+            found = advance(self.setup, keys, carry, first, count, self.bound, self.every, self.capacity)
+            return jax.block_until_ready(found)
 
     def _spread(self, values, *axes: str):
         return placement.spread(values, self.mesh, *axes, device=self.devices[0])
