@@ -90,7 +90,8 @@ class FedLin(AbstractMethod):
         return cost._replace(evaluations=sum(self.local_steps) / len(self.local_steps))
 
     def _local_steps(self, g_bar, memory, agent, block, round):
-        tau, correction = self._own_steps(round), g_bar - memory.g
+        steps, correction = jnp.asarray(self.local_steps), g_bar - memory.g
+        tau = steps[round.agent] if steps.ndim else steps
         eta = step_at(self.step_size, round.index) / tau.astype(g_bar.dtype)
 
         def step(theta, numbered):
@@ -104,10 +105,6 @@ class FedLin(AbstractMethod):
             rest = jnp.arange(1, self.block_length), tree.take(block, slice(1, None))
             theta, _ = jax.lax.scan(step, theta, rest)
         return theta - memory.theta, memory
-
-    def _own_steps(self, round: Round) -> Any:
-        steps = jnp.asarray(self.local_steps)
-        return steps[round.agent] if steps.ndim else steps
 
 
 class RefreshMemory(NamedTuple):

@@ -45,8 +45,8 @@ def one_hot_coordinates(features: np.ndarray) -> np.ndarray | None:
     return np.where(ones.any(-1), ones.argmax(-1), features.shape[-1]).astype(np.int32)
 
 
-class AbstractPairAgent(AbstractAgent):
-    """An agent that learns the values of state-action pairs."""
+class AbstractModelAgent(AbstractAgent):
+    """An agent that knows its decision process, from which the means of its operators and its returns follow."""
 
     source: AbstractSource
     transitions: np.ndarray
@@ -54,11 +54,21 @@ class AbstractPairAgent(AbstractAgent):
     rewards: np.ndarray
     """`(S, A, S)`."""
     features: np.ndarray
-    """`(S, A, d)`."""
+    """Of states `(S, d)`, or of pairs of state and action `(S, A, d)`."""
     discount: np.ndarray
     """`(S,)`, by the state entered: 0 where an episode ends."""
     start: np.ndarray
     """`(S,)`, the distribution of the first state of an episode."""
+
+    def return_arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Discounted transitions, mean rewards and starts, which `policy_return` needs; `self` is stacked."""
+        discounted = self.transitions * self.discount[:, None, None, :]
+        return discounted, (self.transitions * self.rewards).sum(-1), self.start
+
+
+class AbstractPairAgent(AbstractModelAgent):
+    """An agent that learns the values of state-action pairs."""
+
     coordinates: np.ndarray | None = eqx.field(default=None, kw_only=True)
     """`(S, A)`, the coordinate of each pair, if the features are those of a table."""
     inverse_temperature: np.ndarray | None = eqx.field(default=None, kw_only=True)
@@ -83,9 +93,7 @@ class AbstractPairAgent(AbstractAgent):
 
     def recorders(self):
         def make(average: bool) -> Returns:
-            discounted = self.transitions * self.discount[:, None, None, :]
-            mean = (self.transitions * self.rewards).sum(-1)
-            return Returns(self.features, discounted, mean, self.start, self.inverse_temperature, average)
+            return Returns(self.features, *self.return_arrays(), self.inverse_temperature, average)
 
         return {"returns": lambda: make(False), "mean_return": lambda: make(True)}
 

@@ -331,7 +331,8 @@ def _scales(
 ) -> dict[str, tuple[float, float]]:
     """Centre and scale of every column, from its training values; classes are not scaled."""
     found: dict[str, tuple[float, float]] = {}
-    for name, values in [(target, train.target), *zip([name for name, _ in design], _inputs(train), strict=True)]:
+    inputs = np.moveaxis(train.inputs[..., 1:], -1, 0)  # one by one, without the constant
+    for name, values in [(target, train.target), *zip([name for name, _ in design], inputs, strict=True)]:
         if name in found:
             continue
         if name in fixed or standardise is False:
@@ -358,11 +359,6 @@ def _agreed(standardise: Mapping, name: str) -> tuple[float, float]:
     _check.number("standardise", centre)
     _check.number("standardise", scale, above=0.0, remedy=f"It is the scale of {name!r}.")
     return float(centre), float(scale)
-
-
-def _inputs(pairs: Pairs) -> list[np.ndarray]:
-    """The inputs one by one, without the constant."""
-    return list(np.moveaxis(pairs.inputs[..., 1:], -1, 0))
 
 
 def _scaled(pairs: Pairs, scales: Scales, target: str, design: list[tuple[str, int]]) -> Pairs:
