@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from .. import _check
 from .._random import Stream, fold_in
 from .attacks import AbstractAttack
-from .base import AbstractAlgorithm, Round, own_key
+from .base import Round, own_key
 from .demands import Effect
 from .wrapper import AbstractWrapper, check_one_per_exchange
 
@@ -44,7 +44,6 @@ class Byzantine(AbstractWrapper):
     !!! cite "Attacks as in Fan et al. (2021), FedPG-BR, arXiv:2110.14074"
     """
 
-    algorithm: AbstractAlgorithm
     share: Any = eqx.field(converter=_check.counts)
     attack: Any = eqx.field(converter=lambda attack: tuple(attack) if isinstance(attack, list) else attack)
 

@@ -47,7 +47,6 @@ class Lossy(AbstractWrapper):
     !!! cite "Dal Fabbro, Mitra, Pappas (2023), arXiv:2305.08104"
     """
 
-    algorithm: AbstractAlgorithm
     loss: float
     rescale: bool = eqx.field(static=True, default=True)
 
@@ -97,7 +96,6 @@ class OverTheAir(AbstractWrapper):
     !!! cite "Dal Fabbro, Mitra, Heath, Schenato, Pappas (2025), Over-the-air federated TD learning, IEEE TWC"
     """
 
-    algorithm: AbstractAlgorithm
     gain_std: float
     noise_std: float
 

@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 from .. import _check
 from .._random import Stream, fold_in
 from .._types import Key
-from .base import AbstractAlgorithm, Coded, own_key
+from .base import Coded, own_key
 from .channel import zero_replies
 from .codecs import AbstractCodec
 from .demands import Effect
@@ -72,7 +72,6 @@ class Compressed(AbstractWrapper):
     !!! cite "Mitra, Pappas, Hassani (2024), EF-TD; Mishchenko et al. (2019), DIANA; Richtárik et al. (2021), EF21"
     """
 
-    algorithm: AbstractAlgorithm
     codec: AbstractCodec
     feedback: Literal["error", "difference", "none"] | None = eqx.field(static=True, default=None)
 

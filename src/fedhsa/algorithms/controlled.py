@@ -53,7 +53,6 @@ class OnControlledChains(AbstractWrapper):
     like the others but send nothing, just as chains that do not depend on the parameter continue without them.
     """
 
-    algorithm: AbstractAlgorithm
     start: PyTree
     """An example of a chain's state."""
 

@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 from .. import _check, tree
 from .._random import Stream
 from .._types import Theta
-from .base import AbstractAlgorithm, Coded
+from .base import Coded
 from .channel import zero_replies
 from .demands import Effect
 from .wrapper import AbstractWrapper
@@ -63,7 +63,6 @@ class Delayed(AbstractWrapper):
     !!! cite "Adibi et al. (2024), Stochastic approximation with delayed updates, AISTATS"
     """
 
-    algorithm: AbstractAlgorithm
     max_delay: int = eqx.field(static=True)
     threshold: float | None = None
     random: bool = eqx.field(static=True, default=True)

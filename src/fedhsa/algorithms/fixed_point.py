@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .. import _check
-from .base import AbstractAlgorithm, Replies
+from .base import Replies
 from .demands import Effect
 from .wrapper import AbstractWrapper, with_replies
 
@@ -46,7 +46,6 @@ class FixedPoint(AbstractWrapper):
     !!! cite "Bonawitz et al. (2017), Practical secure aggregation, for sums modulo a number; this package"
     """
 
-    algorithm: AbstractAlgorithm
     bits: int = eqx.field(static=True, default=48)
 
     effects = Effect.SENDS_WHOLE_NUMBERS

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from .. import _check, tree
 from .._types import Theta
-from .base import AbstractAlgorithm, PerAgent, Replies, checked_init, split
+from .base import PerAgent, Replies, checked_init, split
 from .demands import Effect
 from .graphs import AbstractGraph, check_graph
 from .wrapper import AbstractWrapper
@@ -78,7 +78,6 @@ class Gossip(AbstractWrapper):
         Doan et al. also project, let all agents see one state, and average over time: `Projected`, `Averaged`.
     """
 
-    algorithm: AbstractAlgorithm
     graph: AbstractGraph
     combine: str = eqx.field(static=True, default="last")
 

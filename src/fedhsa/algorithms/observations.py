@@ -5,7 +5,6 @@ import jax
 
 from .. import _check, tree
 from .._random import Stream, fold_in
-from .base import AbstractAlgorithm
 from .demands import Effect
 from .wrapper import AbstractWrapper, with_blocks
 
@@ -34,7 +33,6 @@ class Thinned(AbstractWrapper):
     !!! cite "Mangold et al. (2024), arXiv:2402.04114: the variant of FedLSA for Markov data"
     """
 
-    algorithm: AbstractAlgorithm
     every: int = eqx.field(static=True)
 
     effects = Effect.NOTHING
@@ -77,7 +75,6 @@ class Replayed(AbstractWrapper):
         Their analysis also leaves a gap between buffers, which their script does not.
     """
 
-    algorithm: AbstractAlgorithm
     buffer: int = eqx.field(static=True)
 
     effects = Effect.NOTHING

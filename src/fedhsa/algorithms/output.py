@@ -72,7 +72,6 @@ class Averaged(AbstractAverage):
     !!! cite "Polyak, Juditsky (1992); Ruppert (1988)"
     """
 
-    algorithm: AbstractAlgorithm
     burn_in: int = 0
 
     def __check_init__(self):
@@ -106,7 +105,6 @@ class GeometricAverage(AbstractAverage):
     !!! cite "Khodadadian et al. (2022), arXiv:2206.10185"
     """
 
-    algorithm: AbstractAlgorithm
     decay: float
 
     def __check_init__(self):
@@ -190,7 +188,6 @@ class RichardsonRomberg(AbstractWrapper):
     !!! cite "Huo, Chen, Xie (2023), arXiv:2210.00953: Richardson-Romberg on one Markovian trajectory"
     """
 
-    algorithm: AbstractAlgorithm
     factors: np.ndarray = eqx.field(
         converter=lambda factors: _check.array("factors", factors, ("copies",)), default=(1.0, 2.0)
     )

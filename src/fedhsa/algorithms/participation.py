@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from .._random import Stream
-from .base import AbstractAlgorithm, Coded, Cost, Replies
+from .base import Coded, Cost, Replies
 from .demands import Effect
 from .sampling import AbstractSampling
 from .wrapper import AbstractWrapper
@@ -61,7 +61,6 @@ class Partial(AbstractWrapper):
     !!! cite "McMahan et al. (2017), FedAvg; Karimireddy et al. (2020), SCAFFOLD. For FedHSA: this package."
     """
 
-    algorithm: AbstractAlgorithm
     sampling: AbstractSampling
     all_answer_first: bool = eqx.field(static=True, default=False)
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from .._random import Stream
-from .base import AbstractAlgorithm, Exchange, Replies
+from .base import Exchange, Replies
 from .demands import Effect
 from .rules import AbstractRule
 from .wrapper import AbstractWrapper, check_one_per_exchange
@@ -41,7 +41,6 @@ class Robust(AbstractWrapper):
     !!! cite "Rules as in Yin et al. (2018), Pillutla et al. (2022), Fan et al. (2021); around FedHSA: this package"
     """
 
-    algorithm: AbstractAlgorithm
     rule: Any = eqx.field(converter=lambda rule: tuple(rule) if isinstance(rule, list) else rule)
 
     effects = Effect.REPLACES_THE_MEAN

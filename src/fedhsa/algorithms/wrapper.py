@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import equinox as eqx
 from jaxtyping import PyTree
 
 from .._types import Block
@@ -26,7 +25,7 @@ class AbstractWrapper(AbstractAlgorithm):
         5
     """
 
-    algorithm: eqx.AbstractVar[AbstractAlgorithm]
+    algorithm: AbstractAlgorithm
     """The wrapped algorithm."""
 
     demands: ClassVar[Demand] = Demand.NOTHING
