@@ -11,7 +11,7 @@ from .. import tree
 from .._types import precision
 from ..problems import Problem
 from ..problems.base import AbstractAgentWrapper
-from ..sources import AbstractSource, PendingSteps
+from ..sources import PendingSteps
 from .base import AbstractAlgorithm
 from .contract import check_contract
 from .demands import Effect
@@ -34,8 +34,6 @@ class SteppingAgent(AbstractAgentWrapper):
     handling it.
     """
 
-    source: AbstractSource
-    agent: Any
     chain: PyTree
 
     def observe(self, theta, o, /):

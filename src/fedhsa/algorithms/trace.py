@@ -52,9 +52,6 @@ class _StandIn(AbstractAgent):
 class _CountedAgent(AbstractAgentWrapper):
     """An agent that marks every observation and every evaluation of its operator in the traced program."""
 
-    source: AbstractSource
-    agent: Any
-
     def operator(self, theta, o, /):
         return _named("operator_evaluation", self.agent.operator)(theta, o)
 

@@ -19,7 +19,6 @@ class AbstractWrapper(AbstractAlgorithm):
 
     !!! example
         >>> class Plain(AbstractWrapper):  # overrides nothing
-        ...     algorithm: AbstractAlgorithm
         ...     effects = Effect.NOTHING
         >>> Plain(fedhsa.LocalSA(0.1, local_steps=5)).block_length
         5

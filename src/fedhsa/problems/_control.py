@@ -12,7 +12,6 @@ from .._linear import solve
 from ..environments import Model
 from ..environments.model import at_states
 from ..environments.policies import softmax
-from ..sources import AbstractSource
 from .base import AbstractAgent
 
 
@@ -48,7 +47,6 @@ def one_hot_coordinates(features: np.ndarray) -> np.ndarray | None:
 class AbstractModelAgent(AbstractAgent):
     """An agent that knows its decision process, from which the means of its operators and its returns follow."""
 
-    source: AbstractSource
     transitions: np.ndarray
     """`(S, A, S)`."""
     rewards: np.ndarray

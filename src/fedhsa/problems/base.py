@@ -179,7 +179,7 @@ class AbstractAgentWrapper(AbstractPolicyAgent):
     A call that the other agent does not support raises its error.
     """
 
-    agent: eqx.AbstractVar[Any]
+    agent: Any
 
     def inward(self, theta: Any) -> Any:
         """The parameter, or another value shaped like it, as the other agent has it."""
@@ -243,7 +243,6 @@ class AbstractAgentWrapper(AbstractPolicyAgent):
 class AffineAgent(AbstractAgent):
     r"""An agent without noise, $\bar G_i(\theta) = A_i \theta - b_i$ on flat vectors."""
 
-    source: AbstractSource
     A: np.ndarray
     b: np.ndarray
     agent: AbstractAgent | None = None
@@ -264,7 +263,6 @@ class AffineAgent(AbstractAgent):
 class MeanAgent(AbstractAgent):
     """Any agent without its noise: the operator is the mean operator."""
 
-    source: AbstractSource
     agent: AbstractAgent
 
     @property
@@ -287,8 +285,6 @@ class MeanAgent(AbstractAgent):
 class FlatAgent(AbstractAgentWrapper):
     """An agent whose parameter is any pytree, with flat vectors as its interface."""
 
-    source: AbstractSource
-    agent: Any
     unravel: Callable = eqx.field(static=True)
 
     def inward(self, theta):
@@ -301,8 +297,6 @@ class FlatAgent(AbstractAgentWrapper):
 class ConstrainedAgent(AbstractAgentWrapper):
     """An agent that stays in a ball around 0 or in a box: it is projected after each local step."""
 
-    source: AbstractSource
-    agent: Any
     radius: Any = None
     box: Any = None
 

@@ -25,7 +25,7 @@ from ..environments.parametric import (
     mlp,
 )
 from ..environments.rollouts import AbstractWorld, Episodes, JaxWorld, ModelWorld, play
-from ..sources import AbstractControlled, AbstractSource, Silent
+from ..sources import AbstractControlled, Silent
 from ._live import Live
 from ._returns import ExactReturns, PlayedReturns, exact_recorders
 from ._worlds import random_features, world
@@ -63,7 +63,6 @@ class ExactPolicyAgent(AbstractAgent):
     The natural gradient of a softmax table is $A^\pi(s, a) / (1 - \gamma)$.
     """
 
-    source: AbstractSource
     policy: Any
     exact: ExactReturns
     entropy: np.ndarray
@@ -106,7 +105,6 @@ class PolicyGradientAgent(AbstractPolicyAgent):
     minus a baseline.
     """
 
-    source: AbstractSource
     policy: Any
     world: AbstractWorld | None
     """None if episodes come from a stream."""

@@ -11,7 +11,7 @@ import numpy as np
 import scipy
 
 from .. import _check, tree
-from ..sources import AbstractSource, Replay
+from ..sources import Replay
 from ._pairs import Pairs, cut_to_shortest, make_pairs
 from ._tables import Table
 from .base import AbstractAgent, Problem
@@ -28,7 +28,6 @@ Scales: TypeAlias = Mapping[str, tuple[float, float]]
 class LinearAgent(AbstractAgent):
     r"""Least squares: $G_i(\theta, (X, y)) = \frac1B X^T (y - X \theta) - \lambda \theta$ for $B$ pairs at a time."""
 
-    source: AbstractSource
     regularisation: np.ndarray
 
     affine: ClassVar[bool] = True
@@ -44,7 +43,6 @@ class LinearAgent(AbstractAgent):
 class LogisticAgent(AbstractAgent):
     r"""Classes -1 and 1: $G_i(\theta, (X, y)) = \frac1B \sum_b \sigma(-y_b x_b^T \theta) y_b x_b - \lambda \theta$."""
 
-    source: AbstractSource
     regularisation: np.ndarray
 
     def operator(self, theta, o, /):
