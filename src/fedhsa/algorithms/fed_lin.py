@@ -155,8 +155,7 @@ class SSLocalSGD(AbstractRefreshing):
 
     **Arguments:**
 
-    - `step_size`: $\eta$, a number or a schedule.
-    - `local_steps`: $H$, the number of observations that each agent uses per round.
+    - `step_size`, `local_steps`: as for `LocalSA`.
     - `probability`: $q$, the probability of renewing the anchors.
 
     Raises `ValueError` if `step_size` is not positive, `local_steps` is less than 1, or `probability` is not in (0, 1].

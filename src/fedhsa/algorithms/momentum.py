@@ -39,8 +39,7 @@ class MomentumSA(AbstractLocalSteps):
 
     **Arguments:**
 
-    - `step_size`: $\eta$, a number or a schedule.
-    - `local_steps`: $H$, the number of observations that each agent uses per round.
+    - `step_size`, `local_steps`: as for `LocalSA`.
     - `beta`: $\beta$ in (0, 1]; 1 is Local SA.
     - `server_step`: $\alpha_g$, the paper's $\lambda$ divided by $\eta H$.
     - `max_weight`: the bound on importance weights, at least 1. Default: none.

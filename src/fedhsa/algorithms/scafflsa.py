@@ -39,8 +39,7 @@ class SCAFFLSA(AbstractLocalSteps):
 
     **Arguments:**
 
-    - `step_size`: $\eta$, a number or a schedule.
-    - `local_steps`: $H$, the number of observations that each agent uses per round.
+    - `step_size`, `local_steps`: as for `LocalSA`.
 
     Raises `ValueError` if `step_size` is not positive or `local_steps` is less than 1.
 
@@ -81,8 +80,7 @@ class OracleShift(AbstractLocalSteps):
 
     **Arguments:**
 
-    - `step_size`: $\eta$, a number or a schedule.
-    - `local_steps`: $H$, the number of observations that each agent uses per round.
+    - `step_size`, `local_steps`: as for `LocalSA`.
     - `theta_star`: $\theta^\star$, flat; another point $\theta$ leads to a different limit, unless
       $\sum_i \bar G_i(\theta) = 0$.
 

@@ -40,9 +40,7 @@ class SCAFFOLD(AbstractServerStep):
 
     **Arguments:**
 
-    - `step_size`: $\eta$, a number or a schedule.
-    - `local_steps`: $H$, the number of observations that each agent uses per round.
-    - `server_step`: $\alpha_g$, the step size of the server.
+    - `step_size`, `local_steps`, `server_step`: as for `FedHSA`.
     - `option`: 1 or 2, the choice of the control variate.
 
     Raises `ValueError` if a step size is not positive, `local_steps` is less than 1, or `option` is neither 1 nor 2.
@@ -108,9 +106,7 @@ class OneExchangeFedHSA(AbstractServerStep):
 
     **Arguments:**
 
-    - `step_size`: $\eta$, a number or a schedule.
-    - `local_steps`: $H$, the number of observations that each agent uses per round.
-    - `server_step`: $\alpha_g$, the step size of the server.
+    - `step_size`, `local_steps`, `server_step`: as for `FedHSA`.
 
     Raises `ValueError` if a step size is not positive or `local_steps` is less than 1.
 
