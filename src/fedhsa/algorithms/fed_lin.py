@@ -8,10 +8,10 @@ import jax.numpy as jnp
 
 from .. import _check, tree
 from .._types import Theta
-from .base import Exchange, Round, check_local_steps, check_probability
+from .base import Round, check_local_steps, check_probability
 from .demands import Demand
-from .fed_hsa import Memory, Server, anchor, average_operator, send_operator
-from .local import AbstractLocalSteps, AbstractMethod, first_operator, local_steps, move, operators
+from .fed_hsa import Memory, Server, anchor, average_operator, corrected_steps
+from .local import AbstractLocalSteps, AbstractMethod, first_operator, local_steps, operators
 from .schedules import step_at
 
 
@@ -72,10 +72,7 @@ class FedLin(AbstractMethod):
 
     @property
     def exchanges(self):
-        return (
-            operators(anchor, average_operator),
-            Exchange("delta", send_operator, self._local_steps, move, mean_suffices=True),
-        )
+        return operators(anchor, average_operator), corrected_steps(self._local_steps)
 
     def check(self, problem):
         if isinstance(self.local_steps, tuple) and len(self.local_steps) != problem.num_agents:
@@ -175,10 +172,7 @@ class SSLocalSGD(AbstractRefreshing):
 
     @property
     def exchanges(self):
-        return (
-            operators(self._anchor, self._average_operator),
-            Exchange("delta", send_operator, self._local_steps, move, mean_suffices=True),
-        )
+        return operators(self._anchor, self._average_operator), corrected_steps(self._local_steps)
 
     def _anchor(self, theta_bar, memory, agent, block, round):
         g = first_operator(agent, theta_bar, block)

@@ -13,7 +13,7 @@ from ..sources import IID, FiniteChain
 from .base import Exchange, check_local_steps
 from .demands import Demand
 from .fed_hsa import Server as AnchorServer
-from .fed_hsa import send_operator
+from .fed_hsa import corrected_steps
 from .fed_lin import AbstractRefreshing
 from .local import AbstractMethod, Server, move, send_theta, steps_along
 from .schedules import step_at
@@ -65,10 +65,8 @@ class LocalSVRG(AbstractRefreshing):
 
     @property
     def exchanges(self):
-        return (
-            Exchange("reference", send_theta, self._mean_operator, self._average_operator, mean_suffices=True),
-            Exchange("delta", send_operator, self._local_steps, move, mean_suffices=True),
-        )
+        first = Exchange("reference", send_theta, self._mean_operator, self._average_operator, mean_suffices=True)
+        return first, corrected_steps(self._local_steps)
 
     def _mean_operator(self, theta_bar, memory, agent, block, round):
         refreshes = self._refreshes(round)

@@ -4,10 +4,9 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from .. import _check, tree
-from .base import Exchange
 from .demands import Demand
-from .fed_hsa import Server, average_operator, send_operator
-from .local import AbstractLocalSteps, mean_operator, move, operator_elsewhere, operators, steps_along
+from .fed_hsa import Server, average_operator, corrected_steps
+from .local import AbstractLocalSteps, mean_operator, operator_elsewhere, operators, steps_along
 from .schedules import step_at
 
 
@@ -60,10 +59,7 @@ class VarianceReducedSA(AbstractLocalSteps):
 
     @property
     def exchanges(self):
-        return (
-            operators(self._batch, average_operator),
-            Exchange("delta", send_operator, self._local_steps, move, mean_suffices=True),
-        )
+        return operators(self._batch, average_operator), corrected_steps(self._local_steps)
 
     def _batch(self, theta_bar, memory, agent, block, round):
         return mean_operator(agent, theta_bar, block, self.batch), theta_bar
