@@ -152,10 +152,9 @@ class Run:
 
     def debug(self, seed: int, rounds: int) -> None:
         """Runs one seed without compilation."""
-        agents, bound = tree.for_each(self.agents, self.num_agents), float(self.bound)
-        found = run_one_by_one(
-            agents, self.algorithm, self.key, seed, self.theta, self.theta_star, rounds, self.every, bound, self.record
-        )
+        agents = tree.for_each(self.agents, self.num_agents)
+        setup = batch.Setup(agents, self.algorithm, self.theta_star, self.record, self.num_agents, 1, None, None)
+        found = run_one_by_one(setup, self.key, seed, self.theta, rounds, self.every, float(self.bound))
         self._debugged.append(found)
         self.progress = _Progress(rounds, [], [])
 
