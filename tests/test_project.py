@@ -23,7 +23,6 @@ LONG = (
     "fedhsa.algorithms.codecs",
     "fedhsa.algorithms.compression",
     "fedhsa.algorithms.delay",
-    "fedhsa.algorithms.dissacc",
     "fedhsa.algorithms.extragradient",
     "fedhsa.algorithms.fed_dvr_q",
     "fedhsa.algorithms.fed_kl",

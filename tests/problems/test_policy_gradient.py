@@ -129,7 +129,7 @@ def test_weights_and_baselines_are_those_of_a_loop_over_the_episodes(baseline):
 def test_live_episodes_count_by_how_much_likelier_they_are_now_up_to_a_bound():
     """Three episodes played under another parameter; the weights are products over the actions taken, at most 5."""
     how = {"estimator": "gpomdp", "discount": GAMMA, "baseline": "none", "entropy": 0.0, "max_weight": 5.0}
-    agent = pg._live_agent(SoftmaxTable(S, A), horizon=T, batch=3, **how)
+    agent = pg.live_agent(SoftmaxTable(S, A), horizon=T, batch=3, **how).agent
     episodes, (now, then) = of_every_length(), (scipy.special.softmax(at, axis=1) for at in (THETA, OTHER))
     ratios = [np.prod([now[s, a] / then[s, a] for s, a, _, alive in episode if alive]) for episode in episodes]
     expected = [min(w, 5) * naive_gradient(e, THETA)[0] for w, e in zip(ratios, episodes, strict=True)]

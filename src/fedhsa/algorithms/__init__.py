@@ -8,7 +8,6 @@ from .compression import Compressed
 from .controlled import adapt as adapt
 from .delay import Delayed
 from .demands import Demand, Effect
-from .dissacc import DisSACC
 from .extragradient import ExtragradientSA
 from .fed_dvr_q import FedDVRQ
 from .fed_hsa import FedHSA
@@ -17,27 +16,23 @@ from .fed_lin import FedLin, SSLocalSGD
 from .fed_pg_br import FedPGBR
 from .finite_sums import MCSAG, LocalSVRG
 from .fixed_point import FixedPoint
-from .gapped import GappedSA
 from .gossip import Gossip
 from .importance import ImportanceAveraging
-from .local_sa import SA, LocalSA, SynchronisedSA
+from .local_sa import SA, DisSACC, GappedSA, LocalSA, OneShotAveraging, SynchronisedSA
 from .loopless import DecentralisedScaffnew, LooplessSA, Scaffnew
 from .momentum import MomentumSA
 from .multilevel import MultilevelSA
 from .natural import FedNPG, FedNPGADMM
-from .one_shot import OneShotAveraging
-from .oracle import OracleShift
+from .observations import Replayed, Thinned
 from .output import Averaged, GeometricAverage, RichardsonRomberg, scaled
 from .parse import parse
 from .participation import Partial
 from .personalised import OwnError, PersonalisedSA
-from .replay import Replayed
 from .robust import Robust
-from .scafflsa import SCAFFLSA
+from .scafflsa import SCAFFLSA, OracleShift
 from .scaffold import SCAFFOLD, OneExchangeFedHSA
 from .schedules import AbstractSchedule, PerBlock, Polynomial, Stages, check_step_size, corollary_step, step_at
 from .server import Projected, ServerMomentum, Weighted
-from .thinning import Thinned
 from .trace import cost
 from .variance_reduced import VarianceReducedSA
 from .wrapper import AbstractWrapper
@@ -123,35 +118,11 @@ __all__ = [
 ALGORITHMS: dict[str, type[AbstractAlgorithm]] = {
     algorithm.__name__: algorithm
     for algorithm in (
-        FedHSA,
-        LocalSA,
-        SynchronisedSA,
-        SA,
-        DisSACC,
-        GappedSA,
-        OneShotAveraging,
-        ImportanceAveraging,
-        FedPGBR,
-        FedDVRQ,
-        FedNPG,
-        FedNPGADMM,
-        FedKL,
-        LocalSVRG,
-        MCSAG,
-        MultilevelSA,
-        MomentumSA,
-        ExtragradientSA,
-        VarianceReducedSA,
-        PersonalisedSA,
-        FedLin,
-        SSLocalSGD,
-        LooplessSA,
-        Scaffnew,
-        DecentralisedScaffnew,
-        SCAFFLSA,
-        SCAFFOLD,
-        OneExchangeFedHSA,
-        OracleShift,
+        *(FedHSA, LocalSA, SynchronisedSA, SA, DisSACC, GappedSA, OneShotAveraging, ImportanceAveraging),
+        *(FedPGBR, FedDVRQ, FedNPG, FedNPGADMM, FedKL),
+        *(LocalSVRG, MCSAG, MultilevelSA, MomentumSA, ExtragradientSA, VarianceReducedSA, PersonalisedSA),
+        *(FedLin, SSLocalSGD, LooplessSA, Scaffnew, DecentralisedScaffnew),
+        *(SCAFFLSA, SCAFFOLD, OneExchangeFedHSA, OracleShift),
     )
 }
 """The algorithms by name, as `fedhsa run --algorithm` and `parse` find them."""
@@ -159,23 +130,9 @@ ALGORITHMS: dict[str, type[AbstractAlgorithm]] = {
 WRAPPERS: dict[str, type[AbstractWrapper]] = {
     wrapper.__name__: wrapper
     for wrapper in (
-        Weighted,
-        Projected,
-        ServerMomentum,
-        Gossip,
-        Thinned,
-        Replayed,
-        Averaged,
-        GeometricAverage,
-        RichardsonRomberg,
-        Robust,
-        Byzantine,
-        Compressed,
-        Delayed,
-        OverTheAir,
-        Lossy,
-        Partial,
-        FixedPoint,
+        *(Weighted, Projected, ServerMomentum, Gossip, Thinned, Replayed),
+        *(Averaged, GeometricAverage, RichardsonRomberg),
+        *(Robust, Byzantine, Compressed, Delayed, OverTheAir, Lossy, Partial, FixedPoint),  # from the inside out
     )
 }
 """The wrappers by name. A wrapper is an algorithm around another algorithm."""

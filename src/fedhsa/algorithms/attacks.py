@@ -12,7 +12,6 @@ from .. import _check
 from .._types import Key
 from ..problems import AbstractAgent
 from ..problems.base import AbstractAgentWrapper
-from ..sources import AbstractSource
 
 __all__ = ["AbstractAttack", "Noise", "NotFinite", "Random", "RandomAction", "Shift", "SignFlip", "Zero"]
 
@@ -188,8 +187,6 @@ class RandomAction(AbstractAttack):
 class ActsAtRandom(AbstractAgentWrapper):
     """An agent that observes the outcomes under the parameter zero if it is Byzantine."""
 
-    source: AbstractSource
-    agent: Any
     hostile: Any
 
     def observe(self, theta, o, /):

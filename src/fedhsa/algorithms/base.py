@@ -195,6 +195,12 @@ class Cost(NamedTuple):
     evaluations: float
     """The number of operator evaluations."""
 
+    def communicating(self, share: float) -> "Cost":
+        """The average cost if only this share of the exchanges takes place."""
+        return self._replace(
+            exchanges=share * self.exchanges, floats_down=share * self.floats_down, floats_up=share * self.floats_up
+        )
+
 
 class Exchange(NamedTuple):
     """One message from the server to the agents and their replies, as three pure functions.
@@ -250,6 +256,8 @@ class AbstractAlgorithm(eqx.Module):
     """The effects of a wrapper on replies, agents and the server."""
     stage: ClassVar[Stream | None] = None
     """The wrapper's position on a reply's path from the agent to the server, in the order of nesting; else None."""
+    step_is_per_round: ClassVar[bool] = False
+    """Whether `step_size` belongs to a whole round rather than to one observation."""
     first_exchange_is_one_evaluation: ClassVar[bool] = False
     """Whether the first exchange takes one observation and one evaluation, and has messages like the other exchanges.
 
@@ -264,13 +272,8 @@ class AbstractAlgorithm(eqx.Module):
         return (self,)
 
     def relative_to(self, origin: Any) -> "AbstractAlgorithm":
-        """Returns the method for parameters that are measured from another origin; it has settings that are points."""
+        """Returns the method for parameters measured from another origin, which differs if a setting is a point."""
         return self
-
-    @property
-    def step_is_per_round(self) -> bool:
-        """Whether `step_size` belongs to a whole round rather than to one observation."""
-        return False
 
     @property
     @abc.abstractmethod

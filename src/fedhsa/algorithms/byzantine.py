@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from .. import _check
 from .._random import Stream, fold_in
 from .attacks import AbstractAttack
-from .base import AbstractAlgorithm, Exchange, Round, own_key
+from .base import Round, own_key
 from .demands import Effect
-from .wrapper import AbstractWrapper, one_per_exchange
+from .wrapper import AbstractWrapper, check_one_per_exchange
 
 
 class Byzantine(AbstractWrapper):
@@ -44,7 +44,6 @@ class Byzantine(AbstractWrapper):
     !!! cite "Attacks as in Fan et al. (2021), FedPG-BR, arXiv:2110.14074"
     """
 
-    algorithm: AbstractAlgorithm
     share: Any = eqx.field(converter=_check.counts)
     attack: Any = eqx.field(converter=lambda attack: tuple(attack) if isinstance(attack, list) else attack)
 
@@ -57,10 +56,7 @@ class Byzantine(AbstractWrapper):
                 _check.count("share", number, least=0, remedy="A tuple has the agents' numbers.")
         else:
             _check.scalar("share", self.share, above=0.0, below=1.0, remedy="Use a share, or agents' numbers.")
-        self._attacks()  # raises if they do not match the exchanges
-
-    def _attacks(self) -> tuple[AbstractAttack | None, ...]:
-        return one_per_exchange("attack", self.attack, self.algorithm, AbstractAttack, "`SignFlip()`")
+        check_one_per_exchange("attack", self.attack, self.algorithm, AbstractAttack, "`SignFlip()`")
 
     def hostile(self, number: Any, num_agents: int) -> Any:
         """Whether the agent of this number is Byzantine."""
@@ -72,7 +68,8 @@ class Byzantine(AbstractWrapper):
     def check(self, problem):
         self.algorithm.check(problem)
         M = problem.num_agents
-        if any(a is not None and a.needs_policy for a in self._attacks()) and not problem.agents.learns_policy:
+        attacks = self.attack if isinstance(self.attack, tuple) else (self.attack,)
+        if any(a is not None and a.needs_policy for a in attacks) and not problem.agents.learns_policy:
             raise TypeError(f"`attack` requires agents that act by a policy, got {type(problem.agents).__name__}.")
         if isinstance(self.share, tuple):
             for number in self.share:
@@ -80,12 +77,8 @@ class Byzantine(AbstractWrapper):
         elif not _check.traced(self.share) and not self.share * M + 0.5 >= 1:
             raise ValueError(f"`share` of {self.share:g} selects no agent among {M}. Use {1 / M:g} for one agent.")
 
-    @property
-    def exchanges(self):
-        attacked = zip(self.algorithm.exchanges, self._attacks(), strict=True)
-        return tuple(self._attack(e, number, attack) for number, (e, attack) in enumerate(attacked))
-
-    def _attack(self, exchange: Exchange, number: int, attack: AbstractAttack | None) -> Exchange:
+    def _around(self, exchange, number):
+        attack = self.attack[number] if isinstance(self.attack, tuple) else self.attack
         if attack is None:
             return exchange
 

@@ -8,10 +8,10 @@ from jaxtyping import PyTree
 from .. import _check
 from .._random import Stream
 from .._types import Theta
-from .base import AbstractAlgorithm, Arrival, Exchange
+from .base import AbstractAlgorithm, Arrival
 from .demands import Effect
 from .trace import exchange_shapes
-from .wrapper import AbstractWrapper
+from .wrapper import AbstractWrapper, with_replies
 
 
 def zero_replies(algorithm: AbstractAlgorithm, theta: Theta) -> tuple[PyTree, ...]:
@@ -47,7 +47,6 @@ class Lossy(AbstractWrapper):
     !!! cite "Dal Fabbro, Mitra, Pappas (2023), arXiv:2305.08104"
     """
 
-    algorithm: AbstractAlgorithm
     loss: float
     rescale: bool = eqx.field(static=True, default=True)
 
@@ -61,18 +60,13 @@ class Lossy(AbstractWrapper):
         mean = 1.0 if self.rescale else 1 - float(self.loss)
         return Arrival(mean, mean**2 / (1 - float(self.loss)))
 
-    @property
-    def exchanges(self):
-        return tuple(e._replace(local=self._lose(e, number)) for number, e in enumerate(self.algorithm.exchanges))
-
-    def _lose(self, exchange: Exchange, number: int):
-        def local(message, memory, agent, block, round):
-            reply, memory = exchange.local(message, memory, agent, block, round)
+    def _around(self, exchange, number):
+        def lose(reply, round):
             lost = round.happens_to_agent(self.loss, Stream.LOSS, number)
             scale = 1 / (1 - self.loss) if self.rescale else 1.0
-            return jax.tree.map(lambda x: x * jnp.where(lost, 0, scale).astype(x.dtype), reply), memory
+            return jax.tree.map(lambda x: x * jnp.where(lost, 0, scale).astype(x.dtype), reply)
 
-        return local
+        return with_replies(exchange, lose)
 
 
 class OverTheAir(AbstractWrapper):
@@ -102,7 +96,6 @@ class OverTheAir(AbstractWrapper):
     !!! cite "Dal Fabbro, Mitra, Heath, Schenato, Pappas (2025), Over-the-air federated TD learning, IEEE TWC"
     """
 
-    algorithm: AbstractAlgorithm
     gain_std: float
     noise_std: float
 
@@ -116,22 +109,11 @@ class OverTheAir(AbstractWrapper):
     def arrival(self, size):
         return Arrival(square=1 + float(self.gain_std) ** 2, added=float(self.noise_std) ** 2)
 
-    @property
-    def exchanges(self):
-        return tuple(
-            e._replace(local=self._fade(e, number), aggregate=self._receive(e, number))
-            for number, e in enumerate(self.algorithm.exchanges)
-        )
-
-    def _fade(self, exchange: Exchange, number: int):
-        def local(message, memory, agent, block, round):
-            reply, memory = exchange.local(message, memory, agent, block, round)
+    def _around(self, exchange, number):
+        def fade(reply, round):
             gain = round.gain_of_agent(self.gain_std, Stream.AIR, number)
-            return jax.tree.map(lambda x: x * gain.astype(x.dtype), reply), memory
+            return jax.tree.map(lambda x: x * gain.astype(x.dtype), reply)
 
-        return local
-
-    def _receive(self, exchange: Exchange, number: int):
         def aggregate(server, replies, round):
             leaves, structure = jax.tree.flatten(replies.values)
             # The same noise for every agent, so that it appears once in the average over those that sent.
@@ -142,4 +124,4 @@ class OverTheAir(AbstractWrapper):
             ]
             return exchange.aggregate(server, replies._replace(values=structure.unflatten(noisy)), round)
 
-        return aggregate
+        return with_replies(exchange, fade)._replace(aggregate=aggregate)

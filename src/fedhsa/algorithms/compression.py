@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 from .. import _check
 from .._random import Stream, fold_in
 from .._types import Key
-from .base import AbstractAlgorithm, Coded, Exchange, own_key
+from .base import Coded, own_key
 from .channel import zero_replies
 from .codecs import AbstractCodec
 from .demands import Effect
@@ -72,7 +72,6 @@ class Compressed(AbstractWrapper):
     !!! cite "Mitra, Pappas, Hassani (2024), EF-TD; Mishchenko et al. (2019), DIANA; Richtárik et al. (2021), EF21"
     """
 
-    algorithm: AbstractAlgorithm
     codec: AbstractCodec
     feedback: Literal["error", "difference", "none"] | None = eqx.field(static=True, default=None)
 
@@ -110,17 +109,10 @@ class Compressed(AbstractWrapper):
         return self.codec.arrival(size) if self._feedback == "none" else None
 
     @property
-    def exchanges(self):
-        return tuple(
-            e._replace(local=self._code(e, number), aggregate=_decode(e))
-            for number, e in enumerate(self.algorithm.exchanges)
-        )
-
-    @property
     def _feedback(self) -> str:
         return self.feedback or ("none" if self.codec.unbiased else "error")
 
-    def _code(self, exchange: Exchange, number: int):
+    def _around(self, exchange, number):
         def local(message, memory, agent, block, round):
             reply, inner = exchange.local(message, memory.inner, agent, block, round)
             key = own_key(round.agent_key, Stream.CODING, number)
@@ -137,7 +129,10 @@ class Compressed(AbstractWrapper):
                 kept = jax.tree.map(lambda v, h: v + self._pace(h.size) * h, kept, step.values)
             return coded, Memory(inner, (*memory.kept[:number], kept, *memory.kept[number + 1 :]))
 
-        return local
+        def aggregate(server, replies, round):
+            return exchange.aggregate(server, replies._replace(values=replies.values.values), round)
+
+        return exchange._replace(local=local, aggregate=aggregate)
 
     def _pace(self, size: int) -> float:
         """The pace at which a reference follows: 1 if the codec contracts, less if it is unbiased and noisy."""
@@ -147,10 +142,3 @@ class Compressed(AbstractWrapper):
         leaves, structure = jax.tree.flatten(reply)
         coded = [self.codec(fold_in(key, i), x.ravel()).reshape(x.shape) for i, x in enumerate(leaves)]
         return Coded(structure.unflatten(coded), float(sum(self.codec.bits(x.size) for x in leaves)))
-
-
-def _decode(exchange: Exchange):
-    def aggregate(server, replies, round):
-        return exchange.aggregate(server, replies._replace(values=replies.values.values), round)
-
-    return aggregate

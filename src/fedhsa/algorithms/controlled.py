@@ -11,8 +11,8 @@ from .. import tree
 from .._types import precision
 from ..problems import Problem
 from ..problems.base import AbstractAgentWrapper
-from ..sources import AbstractSource, PendingSteps
-from .base import AbstractAlgorithm, Exchange
+from ..sources import PendingSteps
+from .base import AbstractAlgorithm
 from .contract import check_contract
 from .demands import Effect
 from .schedules import AbstractSchedule
@@ -34,8 +34,6 @@ class SteppingAgent(AbstractAgentWrapper):
     handling it.
     """
 
-    source: AbstractSource
-    agent: Any
     chain: PyTree
 
     def observe(self, theta, o, /):
@@ -53,7 +51,6 @@ class OnControlledChains(AbstractWrapper):
     like the others but send nothing, just as chains that do not depend on the parameter continue without them.
     """
 
-    algorithm: AbstractAlgorithm
     start: PyTree
     """An example of a chain's state."""
 
@@ -63,15 +60,10 @@ class OnControlledChains(AbstractWrapper):
         server, memory = self.algorithm.init(theta)
         return server, Memory(memory, self.start)
 
-    @property
-    def exchanges(self):
-        first, *rest = self.algorithm.exchanges
-        return self._stepping(first, True), *(self._stepping(exchange, False) for exchange in rest)
-
-    def _stepping(self, exchange: Exchange, first: bool) -> Exchange:
+    def _around(self, exchange, number):
         def local(message, memory, agent, block: PendingSteps, round):
             chain = memory.chain
-            if first:  # in the first round the chain begins at its position 0
+            if number == 0:  # in the first round the chain begins at its position 0
                 begun = round.index == 0
                 chain = jax.tree.map(lambda new, old: jnp.where(begun, new[0], old), block.start, chain)
             chain = jax.tree.map(jax.new_ref, chain)

@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 from .. import _check, tree
 from .._random import Stream
 from .._types import Theta
-from .base import AbstractAlgorithm, Coded
+from .base import Coded
 from .channel import zero_replies
 from .demands import Effect
 from .wrapper import AbstractWrapper
@@ -63,7 +63,6 @@ class Delayed(AbstractWrapper):
     !!! cite "Adibi et al. (2024), Stochastic approximation with delayed updates, AISTATS"
     """
 
-    algorithm: AbstractAlgorithm
     max_delay: int = eqx.field(static=True)
     threshold: float | None = None
     random: bool = eqx.field(static=True, default=True)
@@ -83,24 +82,21 @@ class Delayed(AbstractWrapper):
         queue = jax.tree.map(lambda x: jnp.broadcast_to(x, (self.max_delay, *x.shape)), empty)
         return server, Memory(inner, queue)
 
-    @property
-    def exchanges(self):
-        (inner,) = self.algorithm.exchanges
-
+    def _around(self, exchange, number):
         def send(server, round):
             # The parameter is part of the inner message and is not sent twice.
             theta = () if self.threshold is None else Coded(server.theta, 0.0)
-            return theta, inner.send(server, round)
+            return theta, exchange.send(server, round)
 
         def local(message, memory, agent, block, round):
             theta, message = message
-            reply, kept = inner.local(message, memory.inner, agent, block, round)
+            reply, kept = exchange.local(message, memory.inner, agent, block, round)
             arriving = self._arriving(memory.queue, theta, round)
             now = Sent(reply, () if theta == () else theta.values)
             queue = jax.tree.map(lambda q, x: jnp.concatenate([x[None], q[:-1]]), memory.queue, now)
             return arriving, Memory(kept, queue)
 
-        return (inner._replace(send=send, local=local),)
+        return exchange._replace(send=send, local=local)
 
     def _arriving(self, queue: Sent, theta: Any, round: Any) -> PyTree:
         """The reply computed some rounds ago; zero if that is too old, or was before the first round."""

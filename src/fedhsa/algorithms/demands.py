@@ -105,6 +105,8 @@ class Effect(enum.Flag):
 ON_THE_WAY = Effect.CODES_REPLIES | Effect.DELAYS_REPLIES | Effect.ADDS_IN_THE_AIR | Effect.LOSES_REPLIES
 ON_THE_WAY |= Effect.SKIPS_AGENTS
 NOT_EXACT = ON_THE_WAY | Effect.MOVES_THETA | Effect.MIXES_THETAS | Effect.REPLACES_THE_MEAN
+ON_RECEIVED_REPLIES = ON_THE_WAY | Effect.WEIGHS_AGENTS | Effect.REPLACES_THE_MEAN | Effect.MIXES_THETAS
+NOT_AMONG_NEIGHBOURS = ON_THE_WAY | Effect.REPORTS_ANOTHER_THETA | Effect.CHANGES_REPLIES | Effect.REPLACES_THE_MEAN
 CHANGES_A_RUN = ~(Effect.REPORTS_ANOTHER_THETA | Effect.UNDECLARED)
 
 
@@ -157,104 +159,53 @@ SAY_WHAT_IT_DOES = (
     "{this} does not declare its effects. Give the class `effects = Effect.NOTHING` if it changes no reply, no weight "
     "and no server state; otherwise declare the members of `fedhsa.Effect` that apply."
 )
+OTHER_PAIRS: dict[tuple[Demand | Effect, Effect], str] = {
+    (Effect.REPLACES_THE_MEAN, Effect.WEIGHS_AGENTS | Effect.UNEQUAL_CHANCES): COUNTS_AGENTS,
+    (Effect.REPLACES_THE_MEAN, Effect.COUNTS_LOST_AS_ZERO): "a lost reply counts as zero there, which is unbiased for "
+    "a mean but not for a rule that ranks replies. Use `Partial(..., Bernoulli(1 - loss))`, where absent agents do not "
+    "count.",
+    (Effect.REPLACES_THE_MEAN, Effect.ADDS_IN_THE_AIR): "the server receives only the sum of replies that add up in "
+    "the air.",
+    (Demand.PARAMETERS_OF_THEIR_OWN, Effect.WEIGHS_AGENTS): "the root of an agent's own operator does not depend on "
+    "weights. Use LocalSA.",
+    (Demand.REPLIES_CARRY_WEIGHTS, Effect.WEIGHS_AGENTS): "it weights agents by the observations they have made. Use "
+    "LocalSA.",
+    (Demand.SEVERAL_EXCHANGES, Effect.UNEQUAL_PRODUCTS): MULTIPLIES,
+    (Effect.SAMPLES_PRODUCTS, Effect.WEIGHS_AGENTS): MULTIPLIES,
+    (Demand.SERVER_LEARNS_FROM_THE_AVERAGE, Effect.KEEPS_OWN_REPLIES): "no reply is averaged then, but the method's "
+    "server uses their average for more than the displacement. Use `combine='last'`, or a method with a separate "
+    "exchange for its correction, like FedHSA.",
+    (Demand.ONE_AGENT_LEADS, ON_RECEIVED_REPLIES): "agent 0 acts as the server there: its replies are required, and "
+    "those of the others count in one exchange only, by the method's own `rule`. Use SynchronisedSA or FedHSA.",
+    (Demand.SKIPS_EXCHANGES, Effect.REMEMBERS_REPLIES): "some rounds skip an exchange, and the memory would count the "
+    "skipped replies as sent. Use an unbiased codec with `feedback='none'`, or FedHSA.",
+    (Demand.SEVERAL_EXCHANGES, Effect.DELAYS_REPLIES): "a round has several exchanges, and each needs the result of "
+    "the previous one. Wrap a method with one exchange, like LocalSA.",
+    (NOT_AMONG_NEIGHBOURS, Effect.MIXES_THETAS): "neighbours average their parameters unchanged. Projected, "
+    "ServerMomentum and Thinned may be inside; wrappers that change the output go outside.",
+    (Effect.REPORTS_ANOTHER_THETA, Effect.MOVES_THETA | Effect.DELAYS_REPLIES): "it would move the reported parameter "
+    "but not the method's own. Swap them: `{that}({this}(...))`.",
+    (Effect.KEEPS_REFERENCES, Effect.LOSES_REPLIES | Effect.DELAYS_REPLIES): "the server and the agents keep equal "
+    "references only if every reply arrives. Use `feedback='error'`.",
+    (Effect.SENDS_WHOLE_NUMBERS, ON_RECEIVED_REPLIES | Effect.CHANGES_REPLIES | Effect.SENDS_WHOLE_NUMBERS): "its "
+    "replies are whole numbers, and the server receives only their sum. Put {that} outside, and only once.",
+    (Effect.CODES_REPLIES, Effect.ADDS_IN_THE_AIR): "numbers add up in the air, but codes do not.",
+    (Effect.ADDS_IN_THE_AIR, Effect.UNEQUAL_CHANCES): "the receiver divides its noise by the number of agents that "
+    "send, not by the number of all agents.",
+    (Demand.UNDECLARED, CHANGES_A_RUN): "it does not declare its demands. Give the class `demands = Demand.NOTHING` if "
+    "its replies may be lost, changed, late or weighted; otherwise declare the members of `fedhsa.Demand` that apply.",
+    (Effect.UNDECLARED, CHANGES_A_RUN): "it does not declare its effects. Give the class `effects`, see "
+    "`fedhsa.Effect`.",
+    (~Demand.SEVERAL_EXCHANGES, Effect.UNDECLARED): SAY_WHAT_IT_DOES,
+    (~Effect.REPORTS_ANOTHER_THETA, Effect.UNDECLARED): SAY_WHAT_IT_DOES,
+}
+"""Layers with these demands or effects, and the effects that are not supported around them."""
 RULES = (
     Rule(Effect.WEIGHS_AGENTS, Effect.REPLACES_THE_MEAN, COUNTS_AGENTS),
     *(Rule(inside, NOT_EXACT, reason) for inside, reason in EXACT.items()),
     *(Rule(Demand.REPLIES_ACCUMULATE, around, f"{ADDS_UP} {remedy}") for around, remedy in ACCUMULATING.items()),
     *(Rule(inside, Effect.CHANGES_REPLIES, EXACT[inside]) for inside in NO_MESSAGES),
-    Rule(Effect.REPLACES_THE_MEAN, Effect.WEIGHS_AGENTS | Effect.UNEQUAL_CHANCES, COUNTS_AGENTS),
-    Rule(
-        Effect.REPLACES_THE_MEAN,
-        Effect.COUNTS_LOST_AS_ZERO,
-        "a lost reply counts as zero there, which is unbiased for a mean but not for a rule that ranks replies. Use "
-        "`Partial(..., Bernoulli(1 - loss))`, where absent agents do not count.",
-    ),
-    Rule(
-        Effect.REPLACES_THE_MEAN,
-        Effect.ADDS_IN_THE_AIR,
-        "the server receives only the sum of replies that add up in the air.",
-    ),
-    Rule(
-        Demand.PARAMETERS_OF_THEIR_OWN,
-        Effect.WEIGHS_AGENTS,
-        "the root of an agent's own operator does not depend on weights. Use LocalSA.",
-    ),
-    Rule(
-        Demand.REPLIES_CARRY_WEIGHTS,
-        Effect.WEIGHS_AGENTS,
-        "it weights agents by the observations they have made. Use LocalSA.",
-    ),
-    Rule(Demand.SEVERAL_EXCHANGES, Effect.UNEQUAL_PRODUCTS, MULTIPLIES),
-    Rule(Effect.SAMPLES_PRODUCTS, Effect.WEIGHS_AGENTS, MULTIPLIES),
-    Rule(
-        Demand.SERVER_LEARNS_FROM_THE_AVERAGE,
-        Effect.KEEPS_OWN_REPLIES,
-        "no reply is averaged then, but the method's server uses their average for more than the displacement. Use "
-        "`combine='last'`, or a method with a separate exchange for its correction, like FedHSA.",
-    ),
-    Rule(
-        Demand.ONE_AGENT_LEADS,
-        ON_THE_WAY | Effect.WEIGHS_AGENTS | Effect.REPLACES_THE_MEAN | Effect.MIXES_THETAS,
-        "agent 0 acts as the server there: its replies are required, and those of the others count in one exchange "
-        "only, by the method's own `rule`. Use SynchronisedSA or FedHSA.",
-    ),
-    Rule(
-        Demand.SKIPS_EXCHANGES,
-        Effect.REMEMBERS_REPLIES,
-        "some rounds skip an exchange, and the memory would count the skipped replies as sent. Use an unbiased codec "
-        "with `feedback='none'`, or FedHSA.",
-    ),
-    Rule(
-        Demand.SEVERAL_EXCHANGES,
-        Effect.DELAYS_REPLIES,
-        "a round has several exchanges, and each needs the result of the previous one. Wrap a method with one "
-        "exchange, like LocalSA.",
-    ),
-    Rule(
-        ON_THE_WAY | Effect.REPORTS_ANOTHER_THETA | Effect.CHANGES_REPLIES | Effect.REPLACES_THE_MEAN,
-        Effect.MIXES_THETAS,
-        "neighbours average their parameters unchanged. Projected, ServerMomentum and Thinned may be inside; wrappers "
-        "that change the output go outside.",
-    ),
-    Rule(
-        Effect.REPORTS_ANOTHER_THETA,
-        Effect.MOVES_THETA | Effect.DELAYS_REPLIES,
-        "it would move the reported parameter but not the method's own. Swap them: `{that}({this}(...))`.",
-    ),
-    Rule(
-        Effect.KEEPS_REFERENCES,
-        Effect.LOSES_REPLIES | Effect.DELAYS_REPLIES,
-        "the server and the agents keep equal references only if every reply arrives. Use `feedback='error'`.",
-    ),
-    Rule(
-        Effect.SENDS_WHOLE_NUMBERS,
-        ON_THE_WAY
-        | Effect.CHANGES_REPLIES
-        | Effect.REPLACES_THE_MEAN
-        | Effect.WEIGHS_AGENTS
-        | Effect.MIXES_THETAS
-        | Effect.SENDS_WHOLE_NUMBERS,
-        "its replies are whole numbers, and the server receives only their sum. Put {that} outside, and only once.",
-    ),
-    Rule(Effect.CODES_REPLIES, Effect.ADDS_IN_THE_AIR, "numbers add up in the air, but codes do not."),
-    Rule(
-        Effect.ADDS_IN_THE_AIR,
-        Effect.UNEQUAL_CHANCES,
-        "the receiver divides its noise by the number of agents that send, not by the number of all agents.",
-    ),
-    Rule(
-        Demand.UNDECLARED,
-        CHANGES_A_RUN,
-        "it does not declare its demands. Give the class `demands = Demand.NOTHING` if its replies may be lost, "
-        "changed, late or weighted; otherwise declare the members of `fedhsa.Demand` that apply.",
-    ),
-    Rule(
-        Effect.UNDECLARED,
-        CHANGES_A_RUN,
-        "it does not declare its effects. Give the class `effects`, see `fedhsa.Effect`.",
-    ),
-    Rule(~Demand.SEVERAL_EXCHANGES, Effect.UNDECLARED, SAY_WHAT_IT_DOES),
-    Rule(~Effect.REPORTS_ANOTHER_THETA, Effect.UNDECLARED, SAY_WHAT_IT_DOES),
+    *(Rule(*pair, reason) for pair, reason in OTHER_PAIRS.items()),
 )
 """All combinations that are not supported."""
 

@@ -2,10 +2,8 @@
 
 import jax
 
-from .base import Exchange
 from .demands import Demand
-from .local import AbstractServerStep, send_theta
-from .local_sa import Server
+from .local import AbstractServerStep
 from .schedules import step_at
 
 
@@ -47,13 +45,6 @@ class ExtragradientSA(AbstractServerStep):
     @property
     def block_length(self):
         return 2 * self.local_steps
-
-    def init(self, theta):
-        return Server(theta), ()
-
-    @property
-    def exchanges(self):
-        return (Exchange("delta", send_theta, self._local_steps, self._move, mean_suffices=True),)
 
     def _local_steps(self, theta_bar, memory, agent, block, round):
         eta = step_at(self.step_size, round.index)

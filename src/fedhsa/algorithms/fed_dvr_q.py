@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool
 from .. import _check
 from .._random import Stream
 from .._types import Theta
-from .base import Coded, Exchange, own_key
+from .base import Coded, own_key
 from .codecs import AbstractCodec
 from .demands import Demand
 from .local import AbstractLocalSteps, operator_elsewhere
@@ -126,17 +126,8 @@ class FedDVRQ(AbstractLocalSteps):
     def init(self, theta):
         return Server(theta, jnp.zeros_like(theta)), Memory(theta, jnp.zeros_like(theta))
 
-    @property
-    def exchanges(self):
-        return (Exchange("delta", self._send_both, self._local, self._learn, mean_suffices=True),)
-
     def average_cost(self, cost):
-        share = len(self.recentring) * (1 + self.refinements) / self.rounds
-        return cost._replace(
-            exchanges=share * cost.exchanges,
-            floats_down=share * cost.floats_down,
-            floats_up=share * cost.floats_up,
-        )
+        return cost.communicating(len(self.recentring) * (1 + self.refinements) / self.rounds)
 
     def place(self, round_index: Any) -> Place:
         """The position of a round in the schedule."""
@@ -149,10 +140,10 @@ class FedDVRQ(AbstractLocalSteps):
         recentres = within < recentring
         return Place(epoch, within == 0, recentres, ~recentres | (within == recentring - 1), recentring)
 
-    def _send_both(self, server, round):
+    def _send(self, server, round):
         return server.theta, server.g_bar
 
-    def _local(self, message, memory, agent, block, round):
+    def _local_steps(self, message, memory, agent, block, round):
         theta, g_bar = message
         at = self.place(round.index)
         reference = jnp.where(at.begins, theta, memory.reference)
@@ -177,7 +168,7 @@ class FedDVRQ(AbstractLocalSteps):
         arrived = codec(own_key(round.agent_key, Stream.CODING, 0), x)
         return Coded(jnp.where(at.sends, arrived, 0), float(codec.bits(x.size)))
 
-    def _learn(self, server, replies, round):
+    def _move(self, server, replies, round):
         if self.codec is not None:
             replies = replies._replace(values=replies.values.values)
         at, mean = self.place(round.index), replies.mean()

@@ -1,5 +1,6 @@
 """FedHSA, the paper's Algorithm 1."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 from .._types import Theta
 from .base import Exchange
 from .demands import Demand
-from .local import AbstractServerStep, first_operator, local_steps, send_theta
+from .local import AbstractServerStep, first_operator, local_steps, move, operators
 from .schedules import step_at
 
 
@@ -62,10 +63,7 @@ class FedHSA(AbstractServerStep):
 
     @property
     def exchanges(self):
-        return (
-            Exchange("operator", send_theta, anchor, average_operator, replies_are_operators=True, mean_suffices=True),
-            Exchange("delta", send_operator, self._local_steps, self._move, mean_suffices=True),
-        )
+        return operators(anchor, average_operator), corrected_steps(self._local_steps, self._move)
 
     def _local_steps(self, g_bar, memory, agent, block, round):
         eta = step_at(self.step_size, round.index)
@@ -89,3 +87,8 @@ def average_operator(server, replies, round):
 def send_operator(server, round):
     """The averaged operator."""
     return server.g_bar
+
+
+def corrected_steps(local: Callable, aggregate: Callable = move) -> Exchange:
+    """The exchange in which agents receive the averaged operator and reply with their displacements."""
+    return Exchange("delta", send_operator, local, aggregate, mean_suffices=True)

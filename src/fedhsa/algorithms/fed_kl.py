@@ -7,10 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from .. import _check
-from .base import Exchange
 from .demands import Demand
-from .local import AbstractLocalSteps, move, send_theta
-from .local_sa import Server
+from .local import AbstractLocalSteps, Server
 from .natural import check_policy
 from .schedules import step_at
 
@@ -98,11 +96,7 @@ class FedKL(AbstractLocalSteps):
         start = (jnp.asarray(value, theta.dtype) for value in (self.beta, self.sigma))
         return Server(theta), Penalties(*start)
 
-    @property
-    def exchanges(self):
-        return (Exchange("delta", send_theta, self._local, move, mean_suffices=True),)
-
-    def _local(self, theta_bar, penalties, agent, block, round):
+    def _local_steps(self, theta_bar, penalties, agent, block, round):
         eta = step_at(self.step_size, round.index)
 
         def one_batch(carry, o):

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 
 from .. import _check, tree
 from .._types import Theta
-from .base import AbstractAlgorithm, Exchange, Round, check_local_steps, check_probability, check_step_size
+from .base import Round, check_local_steps, check_probability
 from .demands import Demand
-from .fed_hsa import Memory, Server, anchor, average_operator, send_operator
-from .local import AbstractLocalSteps, first_operator, local_steps, move, send_theta
-from .schedules import AbstractSchedule, step_at
+from .fed_hsa import Memory, Server, anchor, average_operator, corrected_steps
+from .local import AbstractLocalSteps, AbstractMethod, first_operator, local_steps, operators
+from .schedules import step_at
 
 
-class FedLin(AbstractAlgorithm):
+class FedLin(AbstractMethod):
     r"""FedHSA with a separate number of local steps $\tau_i$ for each agent, and step sizes that compensate for it.
 
     From a common $\bar\theta$, agent $i$ repeats for $\ell = 0, \dots, \tau_i-1$
@@ -50,15 +50,14 @@ class FedLin(AbstractAlgorithm):
     !!! cite "Mitra, Jaafar, Pappas, Hassani (2021), arXiv:2102.07053, without compression"
     """
 
-    step_size: float | AbstractSchedule
     local_steps: int | tuple[int, ...] = eqx.field(static=True, converter=_check.counts)
 
     demands = Demand.NOTHING
+    step_is_per_round = True
     first_exchange_is_one_evaluation = True
     memory_lasts = False
 
     def __check_init__(self):
-        check_step_size("step_size", self.step_size)
         if self.local_steps == ():
             raise ValueError("`local_steps` must have a number for each agent, got an empty tuple.")
         for steps in self.local_steps if isinstance(self.local_steps, tuple) else (self.local_steps,):
@@ -68,19 +67,12 @@ class FedLin(AbstractAlgorithm):
     def block_length(self):
         return max(self.local_steps) if isinstance(self.local_steps, tuple) else self.local_steps
 
-    @property
-    def step_is_per_round(self):
-        return True
-
     def init(self, theta):
         return Server(theta, jnp.zeros_like(theta)), Memory(theta, jnp.zeros_like(theta))
 
     @property
     def exchanges(self):
-        return (
-            Exchange("operator", send_theta, anchor, average_operator, replies_are_operators=True, mean_suffices=True),
-            Exchange("delta", send_operator, self._local_steps, move, mean_suffices=True),
-        )
+        return operators(anchor, average_operator), corrected_steps(self._local_steps)
 
     def check(self, problem):
         if isinstance(self.local_steps, tuple) and len(self.local_steps) != problem.num_agents:
@@ -95,7 +87,8 @@ class FedLin(AbstractAlgorithm):
         return cost._replace(evaluations=sum(self.local_steps) / len(self.local_steps))
 
     def _local_steps(self, g_bar, memory, agent, block, round):
-        tau, correction = self._own_steps(round), g_bar - memory.g
+        steps, correction = jnp.asarray(self.local_steps), g_bar - memory.g
+        tau = steps[round.agent] if steps.ndim else steps
         eta = step_at(self.step_size, round.index) / tau.astype(g_bar.dtype)
 
         def step(theta, numbered):
@@ -109,10 +102,6 @@ class FedLin(AbstractAlgorithm):
             rest = jnp.arange(1, self.block_length), tree.take(block, slice(1, None))
             theta, _ = jax.lax.scan(step, theta, rest)
         return theta - memory.theta, memory
-
-    def _own_steps(self, round: Round) -> Any:
-        steps = jnp.asarray(self.local_steps)
-        return steps[round.agent] if steps.ndim else steps
 
 
 class RefreshMemory(NamedTuple):
@@ -135,10 +124,7 @@ class AbstractRefreshing(AbstractLocalSteps):
 
     def average_cost(self, cost):
         # A round without a refresh has one of the two exchanges: theta down, displacements up.
-        made = (1 + self.probability) / 2
-        return cost._replace(
-            exchanges=made * cost.exchanges, floats_down=made * cost.floats_down, floats_up=made * cost.floats_up
-        )
+        return cost.communicating((1 + self.probability) / 2)
 
     def _refreshes(self, round: Round) -> Any:
         return (round.index == 0) | round.happens(self.probability)
@@ -166,8 +152,7 @@ class SSLocalSGD(AbstractRefreshing):
 
     **Arguments:**
 
-    - `step_size`: $\eta$, a number or a schedule.
-    - `local_steps`: $H$, the number of observations that each agent uses per round.
+    - `step_size`, `local_steps`: as for `LocalSA`.
     - `probability`: $q$, the probability of renewing the anchors.
 
     Raises `ValueError` if `step_size` is not positive, `local_steps` is less than 1, or `probability` is not in (0, 1].
@@ -187,17 +172,7 @@ class SSLocalSGD(AbstractRefreshing):
 
     @property
     def exchanges(self):
-        return (
-            Exchange(
-                "operator",
-                send_theta,
-                self._anchor,
-                self._average_operator,
-                replies_are_operators=True,
-                mean_suffices=True,
-            ),
-            Exchange("delta", send_operator, self._local_steps, move, mean_suffices=True),
-        )
+        return operators(self._anchor, self._average_operator), corrected_steps(self._local_steps)
 
     def _anchor(self, theta_bar, memory, agent, block, round):
         g = first_operator(agent, theta_bar, block)

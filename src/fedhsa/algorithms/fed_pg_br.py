@@ -9,13 +9,13 @@ import jax.numpy as jnp
 from .. import _check, tree
 from .._random import Stream, fold_in
 from .._types import Theta
-from .base import AbstractAlgorithm, Exchange, Round, check_step_size
+from .base import Exchange, Round
 from .demands import Demand
 from .fed_hsa import Server, average_operator, send_operator
-from .local import check_max_weight, operator_elsewhere, send_theta
+from .local import AbstractMethod, check_max_weight, mean_operator, operator_elsewhere, operators
 from .robust import replace_mean
 from .rules import AbstractRule
-from .schedules import AbstractSchedule, step_at
+from .schedules import step_at
 
 
 class Memory(NamedTuple):
@@ -24,7 +24,7 @@ class Memory(NamedTuple):
     theta: Theta
 
 
-class FedPGBR(AbstractAlgorithm):
+class FedPGBR(AbstractMethod):
     r"""Variance-reduced steps of one agent around a robust average of all agents.
 
     From $\theta_0$ every agent sends the mean of its operators over $m$ observations, and the server aggregates them to
@@ -66,7 +66,6 @@ class FedPGBR(AbstractAlgorithm):
     !!! cite "Fan, Ma, Dai, Jing, Tan, Low (2021), arXiv:2110.14074; checked against the authors' public code"
     """
 
-    step_size: float | AbstractSchedule
     batches: int = eqx.field(static=True, default=4)
     max_inner: int = eqx.field(static=True, default=10)
     rule: AbstractRule | None = None
@@ -76,7 +75,6 @@ class FedPGBR(AbstractAlgorithm):
     demands = Demand.ONE_AGENT_LEADS
 
     def __check_init__(self):
-        check_step_size("step_size", self.step_size)
         _check.count("batches", self.batches)
         _check.count("max_inner", self.max_inner)
         check_max_weight(self.max_weight)
@@ -96,14 +94,7 @@ class FedPGBR(AbstractAlgorithm):
 
     @property
     def exchanges(self):
-        first = Exchange(
-            "operator",
-            send_theta,
-            self._mean_operator,
-            average_operator,
-            replies_are_operators=True,
-            mean_suffices=True,
-        )
+        first = operators(self._mean_operator, average_operator)
         return (
             first if self.rule is None else replace_mean(first, self.rule),
             Exchange("delta", send_operator, self._inner_steps, self._follow),
@@ -116,12 +107,7 @@ class FedPGBR(AbstractAlgorithm):
         return jnp.minimum(drawn, self.max_inner)
 
     def _mean_operator(self, theta, memory, agent, block, round):
-        def add(total, o):
-            return total + agent.operator(theta, agent.observe(theta, o)), None
-
-        first = tree.take(block, slice(None, self.batches))
-        total, _ = jax.lax.scan(add, jnp.zeros_like(theta), first, length=self.batches)
-        return total / self.batches, Memory(theta)
+        return mean_operator(agent, theta, block, self.batches), Memory(theta)
 
     def _inner_steps(self, mu, memory, agent, block, round):
         theta_0, eta, N = memory.theta, step_at(self.step_size, round.index), self.steps(round)

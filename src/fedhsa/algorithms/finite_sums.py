@@ -10,14 +10,13 @@ from jaxtyping import Array, Float
 from .. import _check
 from .._types import Theta
 from ..sources import IID, FiniteChain
-from .base import AbstractAlgorithm, Exchange, check_local_steps, check_step_size
+from .base import Exchange, check_local_steps
 from .demands import Demand
 from .fed_hsa import Server as AnchorServer
-from .fed_hsa import send_operator
+from .fed_hsa import corrected_steps
 from .fed_lin import AbstractRefreshing
-from .local import move, send_theta
-from .local_sa import Server
-from .schedules import AbstractSchedule, step_at
+from .local import AbstractMethod, Server, move, send_theta, steps_along
+from .schedules import step_at
 
 
 class SVRGMemory(NamedTuple):
@@ -47,8 +46,7 @@ class LocalSVRG(AbstractRefreshing):
 
     **Arguments:**
 
-    - `step_size`: $\eta$, a number or a schedule.
-    - `local_steps`: $H$, the number of observations that each agent uses per round.
+    - `step_size`, `local_steps`: as for `LocalSA`.
     - `probability`: the probability that a round refreshes the reference.
 
     Raises `ValueError` if `step_size` is not positive, `local_steps` is less than 1, or `probability` is not in (0, 1].
@@ -67,10 +65,8 @@ class LocalSVRG(AbstractRefreshing):
 
     @property
     def exchanges(self):
-        return (
-            Exchange("reference", send_theta, self._mean_operator, self._average_operator, mean_suffices=True),
-            Exchange("delta", send_operator, self._local_steps, move, mean_suffices=True),
-        )
+        first = Exchange("reference", send_theta, self._mean_operator, self._average_operator, mean_suffices=True)
+        return first, corrected_steps(self._local_steps)
 
     def _mean_operator(self, theta_bar, memory, agent, block, round):
         refreshes = self._refreshes(round)
@@ -80,12 +76,10 @@ class LocalSVRG(AbstractRefreshing):
     def _local_steps(self, g_bar, memory, agent, block, round):
         eta = step_at(self.step_size, round.index)
 
-        def step(theta, o):
-            o = agent.observe(theta, o)
-            direction = agent.operator(theta, o) - agent.operator(memory.reference, o) + g_bar
-            return agent.project(theta + eta * direction), None
+        def direction(theta, o):
+            return agent.operator(theta, o) - agent.operator(memory.reference, o) + g_bar
 
-        theta, _ = jax.lax.scan(step, memory.theta, block, length=self.local_steps)
+        theta = steps_along(direction, agent, memory.theta, block, eta, self.local_steps)
         return theta - memory.theta, memory
 
 
@@ -96,7 +90,7 @@ class SAGMemory(NamedTuple):
     mean: Theta
 
 
-class MCSAG(AbstractAlgorithm):
+class MCSAG(AbstractMethod):
     r"""Steps along the average of the latest operators of all components; each step renews one of them.
 
     At component $v$ of $N$, with $h$ initially zero,
@@ -131,14 +125,12 @@ class MCSAG(AbstractAlgorithm):
     !!! cite "Even (2023), Stochastic Gradient Descent under Markovian Sampling Schemes, MC-SAG"
     """
 
-    step_size: float | AbstractSchedule
     num_components: int = eqx.field(static=True)
     local_steps: int = eqx.field(static=True)
 
     demands = Demand.NOTHING
 
     def __check_init__(self):
-        check_step_size("step_size", self.step_size)
         _check.count("num_components", self.num_components)
         check_local_steps(self.local_steps)
 

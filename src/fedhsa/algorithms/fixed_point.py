@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .. import _check
-from .base import AbstractAlgorithm, Exchange, Replies
+from .base import Replies
 from .demands import Effect
-from .wrapper import AbstractWrapper
+from .wrapper import AbstractWrapper, with_replies
 
 TOO_LARGE = -(2**63)
 """A marker for a number that is out of range or not finite; no sum of numbers within the range equals it."""
@@ -46,7 +46,6 @@ class FixedPoint(AbstractWrapper):
     !!! cite "Bonawitz et al. (2017), Practical secure aggregation, for sums modulo a number; this package"
     """
 
-    algorithm: AbstractAlgorithm
     bits: int = eqx.field(static=True, default=48)
 
     effects = Effect.SENDS_WHOLE_NUMBERS
@@ -68,19 +67,14 @@ class FixedPoint(AbstractWrapper):
     def memory_lasts(self):  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.algorithm.memory_lasts
 
-    @property
-    def exchanges(self):
-        return tuple(self._rounded(exchange) for exchange in self.algorithm.exchanges)
-
     def largest(self, num_agents: int) -> float:
         """The largest absolute value that each of `num_agents` agents may send."""
         return 2.0 ** (62 - self.bits) / num_agents
 
-    def _rounded(self, exchange: Exchange) -> Exchange:
-        def local(message, memory, agent, block, round):
-            reply, memory = exchange.local(message, memory, agent, block, round)
+    def _around(self, exchange, number):
+        def rounded(reply, round):
             weight = 1.0 if exchange.mean_weights is None else _shares(exchange.mean_weights)[round.agent]
-            return jax.tree.map(lambda x: self._whole(x * weight, round.num_agents), reply), memory
+            return jax.tree.map(lambda x: self._whole(x * weight, round.num_agents), reply)
 
         def aggregate(server, replies, round):
             there = jnp.ones(round.num_agents) if replies.weights is None else replies.weights
@@ -95,7 +89,7 @@ class FixedPoint(AbstractWrapper):
 
             return exchange.aggregate(server, Replies(jax.tree.map(mean, replies.values), None, replies.share), round)
 
-        return exchange._replace(local=local, aggregate=aggregate, sum_bits=self.bits)
+        return with_replies(exchange, rounded)._replace(aggregate=aggregate, sum_bits=self.bits)
 
     def _whole(self, x: Float[Array, "..."], num_agents: int) -> Int[Array, "..."]:
         if not jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 
 from .. import _check, tree
 from .._types import Theta
-from .base import AbstractAlgorithm, Exchange, PerAgent, Replies, checked_init, split
+from .base import PerAgent, Replies, checked_init, split
 from .demands import Effect
-from .graphs import AbstractGraph
+from .graphs import AbstractGraph, check_graph
 from .wrapper import AbstractWrapper
 
 
@@ -78,13 +78,11 @@ class Gossip(AbstractWrapper):
         Doan et al. also project, let all agents see one state, and average over time: `Projected`, `Averaged`.
     """
 
-    algorithm: AbstractAlgorithm
     graph: AbstractGraph
     combine: str = eqx.field(static=True, default="last")
 
     def __check_init__(self):
-        if not isinstance(self.graph, AbstractGraph):
-            raise ValueError(f"`graph` must be a graph, got {self.graph!r}. For instance `Ring(10)`.")
+        check_graph(self.graph)
         _check.choice("combine", self.combine, ("last", "first"))
 
     @property
@@ -97,12 +95,9 @@ class Gossip(AbstractWrapper):
         M = self.graph.num_agents
         return GossipServer(theta, jax.tree.map(lambda x: jnp.broadcast_to(x, (M, *x.shape)), server)), memory
 
-    @property
-    def exchanges(self):
-        *early, last = self.algorithm.exchanges
-        return *(self._between_agents(exchange) for exchange in early), self._between_agents(last, mix=True)
+    def _around(self, exchange, number):
+        last = number == len(self.algorithm.exchanges) - 1
 
-    def _between_agents(self, exchange: Exchange, mix: bool = False) -> Exchange:
         def to_itself(server, agent, round):
             own, deliver = split(exchange.send(server, round))
             return deliver(tree.take(own, agent))
@@ -113,7 +108,7 @@ class Gossip(AbstractWrapper):
 
         def aggregate(server, replies, round):
             weights, servers = self.graph.weights(round), server.servers
-            if mix:
+            if last:
                 servers = jax.vmap(self.algorithm.with_theta)(servers, weights @ servers.theta)
                 weights = weights if self.combine == "last" else jnp.eye(len(weights), dtype=weights.dtype)
             if replies.weights is not None:
@@ -127,10 +122,7 @@ class Gossip(AbstractWrapper):
 
     def check(self, problem):
         self.algorithm.check(problem)
-        if self.graph.num_agents != problem.num_agents:
-            raise ValueError(
-                f"`graph` has {self.graph.num_agents} agents but the problem has {problem.num_agents}. Make them agree."
-            )
+        check_graph(self.graph, problem)
 
     def average_cost(self, cost):
         cost = self.algorithm.average_cost(cost)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from .. import _check
 from .._random import Stream, fold_in, host_generator, key_words
 from .._types import SeedLike
+from ..problems import Problem
 from .base import Round, check_probability
 
 __all__ = ["AbstractGraph", "Complete", "Grid", "Mixing", "RandomGraph", "Ring", "metropolis"]
@@ -257,6 +258,16 @@ class Mixing(AbstractGraph):
     @property
     def degree(self):
         return float(np.count_nonzero(self.matrix - np.diag(np.diag(self.matrix))) / self.num_agents)
+
+
+def check_graph(graph: Any, problem: Problem | None = None) -> None:
+    """Raises `ValueError` unless this is a graph, with as many agents as the problem."""
+    if not isinstance(graph, AbstractGraph):
+        raise ValueError(f"`graph` must be a graph, got {graph!r}. For instance `Ring(10)`.")
+    if problem is not None and graph.num_agents != problem.num_agents:
+        raise ValueError(
+            f"`graph` has {graph.num_agents} agents but the problem has {problem.num_agents}. Make them agree."
+        )
 
 
 def _connected(edges: np.ndarray) -> bool:

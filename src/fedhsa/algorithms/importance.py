@@ -6,8 +6,7 @@ import jax.numpy as jnp
 from .. import _check
 from .base import Exchange
 from .demands import Demand
-from .local import AbstractLocalSteps, local_steps, send_theta
-from .local_sa import Server
+from .local import AbstractLocalSteps, Server, local_steps
 from .schedules import step_at
 
 
@@ -45,12 +44,9 @@ class ImportanceAveraging(AbstractLocalSteps):
     def __check_init__(self):
         _check.scalar("step_size", self.step_size, above=0.0, below=1.0, remedy="Weights are powers of 1 - step_size.")
 
-    def init(self, theta):
-        return Server(theta), ()
-
     @property
     def exchanges(self):
-        return (Exchange("delta", send_theta, self._local_steps, self._average),)
+        return (Exchange("delta", self._send, self._local_steps, self._move),)
 
     def check(self, problem):
         agents = problem.agents
@@ -66,7 +62,7 @@ class ImportanceAveraging(AbstractLocalSteps):
         visits = jnp.sum(jax.vmap(agent.visited)(block), axis=0)
         return (theta - theta_bar, visits), memory
 
-    def _average(self, server, replies, round):
+    def _move(self, server, replies, round):
         delta, visits = replies.values
         logits = -visits * jnp.log1p(-step_at(self.step_size, round.index))
         return Server(server.theta + jnp.sum(jax.nn.softmax(logits, axis=0) * delta, axis=0))

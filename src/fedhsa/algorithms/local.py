@@ -1,6 +1,8 @@
 """Code that most methods share: local steps, sending the parameter, and moving it."""
 
-from typing import Any
+import abc
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -9,23 +11,56 @@ import jax.numpy as jnp
 from .. import _check, kernels, tree
 from .._types import Block, Theta
 from ..problems import AbstractAgent
-from .base import AbstractAlgorithm, check_local_steps, check_step_size
+from .base import AbstractAlgorithm, Exchange, check_local_steps, check_step_size
 from .schedules import AbstractSchedule
 
 
-class AbstractLocalSteps(AbstractAlgorithm):
-    """The base class of methods whose rounds use `local_steps` observations of each agent."""
+class Server(NamedTuple):
+    """The server's state: the parameter."""
+
+    theta: Theta
+
+
+class AbstractMethod(AbstractAlgorithm):
+    """The base class of methods with a step size, whose agents have no memory unless `init` says otherwise."""
 
     step_size: float | AbstractSchedule
-    local_steps: int = eqx.field(static=True)
 
     def __check_init__(self):
         check_step_size("step_size", self.step_size)
+
+    def init(self, theta) -> tuple[Any, Any]:
+        return Server(theta), ()
+
+
+class AbstractLocalSteps(AbstractMethod):
+    """The base class of methods whose rounds use `local_steps` observations of each agent.
+
+    Unless `exchanges` says otherwise, agents receive the parameter and reply with a displacement.
+    """
+
+    local_steps: int = eqx.field(static=True)
+
+    def __check_init__(self):
         check_local_steps(self.local_steps)
 
     @property
     def block_length(self):
         return self.local_steps
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        return (Exchange("delta", self._send, self._local_steps, self._move, mean_suffices=True),)
+
+    def _send(self, server, round) -> Any:
+        return server.theta
+
+    @abc.abstractmethod
+    def _local_steps(self, message, memory, agent, block, round, /) -> tuple[Any, Any]:
+        """The agent's reply and its memory."""
+
+    def _move(self, server, replies, round):
+        return move(server, replies, round)
 
 
 class AbstractServerStep(AbstractLocalSteps):
@@ -64,11 +99,22 @@ def local_steps(
     shift = shift if minus is None else shift - minus
     rest = tree.take(block, slice(start, None)) if start else block
 
-    def step(theta, o):
-        direction = agent.operator(theta, agent.observe(theta, o))
-        return agent.project(theta + eta * (direction if shift is None else direction + shift)), None
+    def direction(theta, o):
+        g = agent.operator(theta, o)
+        return g if shift is None else g + shift
 
-    return jax.lax.scan(step, theta, rest, length=length)[0]
+    return steps_along(direction, agent, theta, rest, eta, length)
+
+
+def steps_along(
+    direction: Callable[[Theta, Any], Theta], agent: AbstractAgent, theta: Theta, block: Block, eta: Any, length: int
+) -> Theta:
+    r"""$\theta \leftarrow \theta + \eta\, d(\theta, o)$ for the `length` observations of a block."""
+
+    def step(theta, o):
+        return agent.project(theta + eta * direction(theta, agent.observe(theta, o))), None
+
+    return jax.lax.scan(step, theta, block, length=length)[0]
 
 
 def first_operator(agent: AbstractAgent, theta: Theta, block: Block) -> Theta:
@@ -77,6 +123,16 @@ def first_operator(agent: AbstractAgent, theta: Theta, block: Block) -> Theta:
     if form is not None:
         return kernels.first_operator(form, theta)
     return agent.operator(theta, agent.observe(theta, tree.take(block, 0)))
+
+
+def mean_operator(agent: AbstractAgent, theta: Theta, block: Block, length: int) -> Theta:
+    """The mean of the operators on the first `length` observations of a block."""
+
+    def add(total, o):
+        return total + agent.operator(theta, agent.observe(theta, o)), None
+
+    first = tree.take(block, slice(None, length))
+    return jax.lax.scan(add, jnp.zeros_like(theta), first, length=length)[0] / length
 
 
 def operator_elsewhere(agent: AbstractAgent, theta: Theta, o: Any, seen_at: Theta, max_weight: Any = None) -> Theta:
@@ -97,6 +153,11 @@ def check_max_weight(value: Any) -> None:
 def send_theta(server: Any, round: Any) -> Theta:
     """The server's parameter, from which the agents start."""
     return server.theta
+
+
+def operators(local: Callable, aggregate: Callable) -> Exchange:
+    """The exchange in which agents receive the parameter and reply with their operators there."""
+    return Exchange("operator", send_theta, local, aggregate, replies_are_operators=True, mean_suffices=True)
 
 
 def move(server: Any, replies: Any, round: Any) -> Any:

@@ -1,20 +1,18 @@
 """Methods without rounds of fixed length: after every step a shared coin decides whether the agents average."""
 
-import abc
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from .. import tree
 from .._types import Theta
-from .base import AbstractAlgorithm, Exchange, PerAgent, check_probability, check_step_size
+from .base import Exchange, PerAgent, check_probability
 from .demands import Demand
-from .graphs import AbstractGraph
-from .local import move, send_theta
-from .local_sa import Server
+from .graphs import AbstractGraph, check_graph
+from .local import AbstractMethod, Server, move, send_theta
+from .personalised import PersonalServer
 from .scafflsa import previous_step
-from .schedules import AbstractSchedule, step_at
+from .schedules import step_at
 
 
 class Memory(NamedTuple):
@@ -24,18 +22,16 @@ class Memory(NamedTuple):
     shift: Theta
 
 
-class AbstractLoopless(AbstractAlgorithm):
+class AbstractLoopless(AbstractMethod):
     """One round is one step of every agent; the coin at its start decides whether they take the average first.
 
     The server's parameter is always the average of the agents' parameters, whether or not they receive it. It follows
     their displacements, which a deployment sends as a sum when the coin says so.
     """
 
-    step_size: float | AbstractSchedule
     probability: float
 
     def __check_init__(self):
-        check_step_size("step_size", self.step_size)
         check_probability("probability", self.probability)
 
     @property
@@ -50,10 +46,7 @@ class AbstractLoopless(AbstractAlgorithm):
         return (Exchange("step", send_theta, self._step, move, mean_suffices=True),)
 
     def average_cost(self, cost):
-        p = self.probability
-        return cost._replace(
-            exchanges=p * cost.exchanges, floats_down=p * cost.floats_down, floats_up=p * cost.floats_up
-        )
+        return cost.communicating(self.probability)
 
     def _step(self, theta_bar, memory, agent, block, round):
         theta = jnp.where(round.happens(self.probability), theta_bar, memory.theta)
@@ -65,9 +58,9 @@ class AbstractLoopless(AbstractAlgorithm):
         # Relative to the average where it was taken: the agents' mean then equals the server's to the last digit.
         return step if projected is moved else projected - theta, Memory(projected, shift)
 
-    @abc.abstractmethod
     def _learn(self, shift: Theta, jump: Theta, round_index: Any) -> Theta:
         """The shift after the averaging has moved the agent by `jump`, which is zero if there was no averaging."""
+        return shift + self.probability / previous_step(self.step_size, round_index) * jump
 
 
 class LooplessSA(AbstractLoopless):
@@ -135,16 +128,6 @@ class Scaffnew(AbstractLoopless):
 
     demands = Demand.SHIFTS_SUM_TO_ZERO | Demand.COMMUNICATES_BY_CHANCE
 
-    def _learn(self, shift, jump, round_index):
-        return shift + self.probability / previous_step(self.step_size, round_index) * jump
-
-
-class NeighboursServer(NamedTuple):
-    """The server's state: the average of the agents' parameters, and the parameter of each agent."""
-
-    theta: Theta
-    own: Float[Array, "agents d"]
-
 
 class DecentralisedScaffnew(AbstractLoopless):
     r"""Scaffnew without a server: at random steps, agents move towards their neighbours on a graph.
@@ -184,27 +167,23 @@ class DecentralisedScaffnew(AbstractLoopless):
     demands = Demand.SHIFTS_SUM_TO_ZERO
 
     def __check_init__(self):
-        if not isinstance(self.graph, AbstractGraph):
-            raise ValueError(f"`graph` must be a graph, got {self.graph!r}. For instance `Ring(10)`.")
+        check_graph(self.graph)
         check_probability("mixing", self.mixing)
 
     def init(self, theta):
         own = jnp.broadcast_to(theta, (self.graph.num_agents, *theta.shape))
-        return NeighboursServer(theta, own), Memory(theta, jnp.zeros_like(theta))
+        return PersonalServer(theta, own), Memory(theta, jnp.zeros_like(theta))
 
     @property
     def exchanges(self):
         return (Exchange("step", self._send_mixed, self._step, self._follow),)
 
     def check(self, problem):
-        if self.graph.num_agents != problem.num_agents:
-            raise ValueError(
-                f"`graph` has {self.graph.num_agents} agents but the problem has {problem.num_agents}. Make them agree."
-            )
+        check_graph(self.graph, problem)
 
     def average_cost(self, cost):
-        p, sent = self.probability, self.graph.degree * cost.floats_up
-        return cost._replace(exchanges=p * cost.exchanges, floats_down=0, floats_up=p * sent)
+        sent = cost._replace(floats_up=self.graph.degree * cost.floats_up)
+        return sent.communicating(self.probability)._replace(floats_down=0)
 
     def _mixed(self, server, round):
         return (1 - self.mixing) * server.own + self.mixing * (self.graph.weights(round) @ server.own)
@@ -215,7 +194,4 @@ class DecentralisedScaffnew(AbstractLoopless):
     def _follow(self, server, replies, round):
         stood = jnp.where(round.happens(self.probability), self._mixed(server, round), server.own)
         own = stood + replies.values
-        return NeighboursServer(jnp.mean(own, axis=0), own)
-
-    def _learn(self, shift, jump, round_index):
-        return shift + self.probability / previous_step(self.step_size, round_index) * jump
+        return PersonalServer(jnp.mean(own, axis=0), own)

@@ -2,14 +2,13 @@
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from .. import _check
 from .._types import Theta
-from .base import Exchange, check_probability
+from .base import check_probability
 from .demands import Demand
-from .local import AbstractLocalSteps, check_max_weight, operator_elsewhere
+from .local import AbstractLocalSteps, check_max_weight, operator_elsewhere, steps_along
 from .schedules import step_at
 
 
@@ -40,8 +39,7 @@ class MomentumSA(AbstractLocalSteps):
 
     **Arguments:**
 
-    - `step_size`: $\eta$, a number or a schedule.
-    - `local_steps`: $H$, the number of observations that each agent uses per round.
+    - `step_size`, `local_steps`: as for `LocalSA`.
     - `beta`: $\beta$ in (0, 1]; 1 is Local SA.
     - `server_step`: $\alpha_g$, the paper's $\lambda$ divided by $\eta H$.
     - `max_weight`: the bound on importance weights, at least 1. Default: none.
@@ -71,11 +69,7 @@ class MomentumSA(AbstractLocalSteps):
     def init(self, theta):
         return Server(theta, jnp.zeros_like(theta)), theta
 
-    @property
-    def exchanges(self):
-        return (Exchange("delta", self._send_both, self._local_steps, self._move, mean_suffices=True),)
-
-    def _send_both(self, server, round):
+    def _send(self, server, round):
         return server.theta, server.u
 
     def _local_steps(self, message, theta_before, agent, block, round):
@@ -83,12 +77,11 @@ class MomentumSA(AbstractLocalSteps):
         eta = step_at(self.step_size, round.index)
         past = jnp.where(round.index == 0, 0.0, 1 - self.beta)
 
-        def step(theta, o):
-            o = agent.observe(theta, o)
+        def direction(theta, o):
             before = operator_elsewhere(agent, theta_before, o, theta, self.max_weight)
-            return agent.project(theta + eta * (agent.operator(theta, o) + past * (u - before))), None
+            return agent.operator(theta, o) + past * (u - before)
 
-        theta, _ = jax.lax.scan(step, theta_bar, block, length=self.local_steps)
+        theta = steps_along(direction, agent, theta_bar, block, eta, self.local_steps)
         return theta - theta_bar, theta_bar
 
     def _move(self, server, replies, round):

@@ -9,11 +9,10 @@ from jaxtyping import Array, Int
 
 from .. import _check
 from .._types import Theta
-from .base import AbstractAlgorithm, Exchange, check_step_size
+from .base import Exchange
 from .demands import Demand
-from .local import move, send_theta
-from .local_sa import Server
-from .schedules import AbstractSchedule, step_at
+from .local import AbstractMethod, move, send_theta
+from .schedules import step_at
 
 
 class Batch(NamedTuple):
@@ -25,7 +24,7 @@ class Batch(NamedTuple):
     size: Int[Array, ""]
 
 
-class MultilevelSA(AbstractAlgorithm):
+class MultilevelSA(AbstractMethod):
     r"""Local SA with batches of random length: the bias of a long batch at about the cost of a short one.
 
     For each step an agent draws $J$ with $P(J = j) = 2^{-j}$ and takes its next $2^J B$ observations; with $g_j$ the
@@ -58,7 +57,6 @@ class MultilevelSA(AbstractAlgorithm):
     !!! cite "Beznosikov, Samsonov, Sheshukova, Gasnikov, Naumov, Moulines (2023), arXiv:2305.15938"
     """
 
-    step_size: float | AbstractSchedule
     samples: int = eqx.field(static=True)
     batch: int = eqx.field(static=True, default=1)
     max_level: int = eqx.field(static=True, default=5)
@@ -66,7 +64,6 @@ class MultilevelSA(AbstractAlgorithm):
     demands = Demand.NOTHING
 
     def __check_init__(self):
-        check_step_size("step_size", self.step_size)
         _check.count("samples", self.samples)
         _check.count("batch", self.batch)
         _check.count("max_level", self.max_level, least=0)
@@ -79,9 +76,6 @@ class MultilevelSA(AbstractAlgorithm):
     @property
     def block_length(self):
         return self.samples
-
-    def init(self, theta):
-        return Server(theta), ()
 
     @property
     def exchanges(self):

@@ -12,11 +12,10 @@ from .. import _check, tree
 from .._linear import solve
 from .._types import Theta
 from ..problems import Problem
-from .base import AbstractAlgorithm, Exchange, check_step_size
+from .base import AbstractAlgorithm, Exchange
 from .demands import Demand
-from .local import send_theta
-from .local_sa import Server
-from .schedules import AbstractSchedule, step_at
+from .local import AbstractMethod, Server, send_theta
+from .schedules import step_at
 
 
 def check_policy(algorithm: AbstractAlgorithm, problem: Problem) -> None:
@@ -28,7 +27,18 @@ def check_policy(algorithm: AbstractAlgorithm, problem: Problem) -> None:
         )
 
 
-class FedNPG(AbstractAlgorithm):
+class AbstractPolicyMethod(AbstractMethod):
+    """A method in which each agent plays one batch of episodes per round."""
+
+    @property
+    def block_length(self):
+        return 1
+
+    def check(self, problem):
+        check_policy(self, problem)
+
+
+class FedNPG(AbstractPolicyMethod):
     r"""Natural policy gradients with the Fisher matrix of all agents.
 
     A reply has $d(d + 1)$ numbers. Every agent plays one batch of episodes under $\bar\theta$ and sends its gradient
@@ -56,24 +66,12 @@ class FedNPG(AbstractAlgorithm):
     !!! cite "Lan, Wang, Anderson, Brinton, Aggarwal (2023), arXiv:2310.19807, FedNPG; Kakade (2001)"
     """
 
-    step_size: float | AbstractSchedule
     damping: float = 1e-3
 
     demands = Demand.SERVER_LEARNS_FROM_THE_AVERAGE
 
     def __check_init__(self):
-        check_step_size("step_size", self.step_size)
         _check.scalar("damping", self.damping, above=0.0)
-
-    @property
-    def block_length(self):
-        return 1
-
-    def check(self, problem):
-        check_policy(self, problem)
-
-    def init(self, theta):
-        return Server(theta), ()
 
     @property
     def exchanges(self):
@@ -105,7 +103,7 @@ class ADMMMemory(NamedTuple):
     F: Float[Array, "d d"] | None
 
 
-class FedNPGADMM(AbstractAlgorithm):
+class FedNPGADMM(AbstractPolicyMethod):
     r"""Natural policy gradients whose direction the agents compute jointly by ADMM.
 
     A reply has $d$ numbers. The direction of `FedNPG` minimises
@@ -143,7 +141,6 @@ class FedNPGADMM(AbstractAlgorithm):
     !!! cite "Lan, Wang, Anderson, Brinton, Aggarwal (2023), arXiv:2310.19807, FedNPG-ADMM"
     """
 
-    step_size: float | AbstractSchedule
     rho: float
     inner: int = eqx.field(static=True, default=1)
     damping: float = 1e-3
@@ -152,19 +149,11 @@ class FedNPGADMM(AbstractAlgorithm):
     demands = Demand.SHIFTS_SUM_TO_ZERO
 
     def __check_init__(self):
-        check_step_size("step_size", self.step_size)
         _check.scalar("rho", self.rho, above=0.0)
         _check.count("inner", self.inner)
         _check.scalar("damping", self.damping, least=0.0)
         if self.solver_steps is not None:
             _check.count("solver_steps", self.solver_steps)
-
-    @property
-    def block_length(self):
-        return 1
-
-    def check(self, problem):
-        check_policy(self, problem)
 
     def init(self, theta):
         zero = jnp.zeros_like(theta)
@@ -173,13 +162,10 @@ class FedNPGADMM(AbstractAlgorithm):
 
     @property
     def exchanges(self):
-        last = self.inner - 1
-        first = Exchange("direction 1", self._send_both, self._measure, self._average(last == 0), mean_suffices=True)
-        return first, *(
-            Exchange(
-                f"direction {k + 1}", self._send_direction, self._iterate, self._average(k == last), mean_suffices=True
-            )
-            for k in range(1, self.inner)
+        parts = [(self._send_both, self._measure), *[(self._send_direction, self._iterate)] * (self.inner - 1)]
+        return tuple(
+            Exchange(f"direction {k}", send, local, self._average(moves=k == self.inner), mean_suffices=True)
+            for k, (send, local) in enumerate(parts, start=1)
         )
 
     def _send_both(self, server, round):

@@ -72,7 +72,6 @@ class Averaged(AbstractAverage):
     !!! cite "Polyak, Juditsky (1992); Ruppert (1988)"
     """
 
-    algorithm: AbstractAlgorithm
     burn_in: int = 0
 
     def __check_init__(self):
@@ -106,7 +105,6 @@ class GeometricAverage(AbstractAverage):
     !!! cite "Khodadadian et al. (2022), arXiv:2206.10185"
     """
 
-    algorithm: AbstractAlgorithm
     decay: float
 
     def __check_init__(self):
@@ -190,7 +188,6 @@ class RichardsonRomberg(AbstractWrapper):
     !!! cite "Huo, Chen, Xie (2023), arXiv:2210.00953: Richardson-Romberg on one Markovian trajectory"
     """
 
-    algorithm: AbstractAlgorithm
     factors: np.ndarray = eqx.field(
         converter=lambda factors: _check.array("factors", factors, ("copies",)), default=(1.0, 2.0)
     )
@@ -209,12 +206,8 @@ class RichardsonRomberg(AbstractWrapper):
         inner, memory = jax.vmap(lambda factor: scaled(self.algorithm, factor).init(theta))(self.factors)
         return Server(theta, inner), memory
 
-    @property
-    def exchanges(self):
-        return tuple(self._of_copies(k) for k in range(len(self.algorithm.exchanges)))
-
-    def _of_copies(self, number: int) -> Exchange:
-        """An exchange of all copies: states, messages and replies have a leading axis, one entry per copy."""
+    def _around(self, exchange, number):
+        # States, messages and replies have a leading axis, one entry per copy.
         copies = len(self.factors)
 
         def of(factor) -> Exchange:
@@ -237,7 +230,7 @@ class RichardsonRomberg(AbstractWrapper):
             )(self.factors, server.inner, _apart(replies.values, copies))
             return Server(jnp.tensordot(self.coefficients(), inner.theta, axes=1), inner)
 
-        return self.algorithm.exchanges[number]._replace(send=send, local=local, aggregate=aggregate)
+        return exchange._replace(send=send, local=local, aggregate=aggregate)
 
     def coefficients(self):
         """The coefficients $h_m$."""

@@ -126,7 +126,8 @@ class _Reading(NamedTuple):
             said = str(error) if str(error).startswith("got ") else f"got {error}"
             raise ValueError(f"`algorithm`: {name} {said}. Its arguments are {', '.join(parameters)}.") from None
         defaults = self.defaults
-        if _makes_algorithms(make) and "local_steps" in defaults:
+        makes_algorithms = not inspect.isclass(make) or issubclass(make, AbstractAlgorithm)  # or is a user's function
+        if makes_algorithms and "local_steps" in defaults:
             defaults = {"probability": 1 / defaults["local_steps"], **defaults}  # the same frequency on average
         given = {word: value for word, value in defaults.items() if word in parameters} | given
         missing = [p.name for p in parameters.values() if p.default is p.empty and p.name not in given]
@@ -156,11 +157,6 @@ class _Reading(NamedTuple):
                 f"`algorithm`: {name} must be an algorithm, its class, or a function that returns one, got {found!r}."
             )
         return found, name
-
-
-def _makes_algorithms(make: Any) -> bool:
-    """Whether it is a class of algorithms, or a user's function."""
-    return not inspect.isclass(make) or issubclass(make, AbstractAlgorithm)
 
 
 def _classes() -> dict[str, type[eqx.Module]]:

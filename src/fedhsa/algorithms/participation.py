@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from .._random import Stream
-from .base import AbstractAlgorithm, Coded, Cost, Exchange, Replies
+from .base import Coded, Cost, Replies
 from .demands import Effect
 from .sampling import AbstractSampling
 from .wrapper import AbstractWrapper
@@ -61,7 +61,6 @@ class Partial(AbstractWrapper):
     !!! cite "McMahan et al. (2017), FedAvg; Karimireddy et al. (2020), SCAFFOLD. For FedHSA: this package."
     """
 
-    algorithm: AbstractAlgorithm
     sampling: AbstractSampling
     all_answer_first: bool = eqx.field(static=True, default=False)
 
@@ -101,19 +100,6 @@ class Partial(AbstractWrapper):
         server, inner = self.algorithm.init(theta)
         return server, Memory(inner, self.sampling.init())
 
-    @property
-    def exchanges(self):
-        every = self.algorithm.exchanges
-        first, last = (0 if self.all_answer_first else None), len(every) - 1
-        return tuple(self._of_some(e, k == first, k == last) for k, e in enumerate(every))
-
-    def _of_some(self, exchange: Exchange, all_answer: bool, last: bool) -> Exchange:
-        suffices = exchange.mean_suffices and all_answer  # else agents send weights too
-        aggregate = exchange.aggregate if all_answer else self._aggregate(exchange)
-        return exchange._replace(
-            local=self._local(exchange, all_answer, last), aggregate=aggregate, mean_suffices=suffices
-        )
-
     def average_cost(self, cost):
         full, share = self.algorithm.average_cost(cost), self.sampling.share
         if not self.all_answer_first:
@@ -128,7 +114,10 @@ class Partial(AbstractWrapper):
             evaluations=share * full.evaluations + single,
         )
 
-    def _local(self, exchange: Exchange, all_answer: bool, last: bool):
+    def _around(self, exchange, number):
+        all_answer = self.all_answer_first and number == 0
+        last = number == len(self.algorithm.exchanges) - 1
+
         def local(message, memory, agent, block, round):
             inner, state = memory
             weight, later = self.sampling(round, state)  # the same in every exchange of the round
@@ -142,9 +131,6 @@ class Partial(AbstractWrapper):
             # The server sees whether a reply comes, so its presence takes no bits.
             return (Coded(weight, 0.0), reply), Memory(inner, state)
 
-        return local
-
-    def _aggregate(self, exchange: Exchange):
         def aggregate(server, replies, round):
             coded, values = replies.values
             chances, given = coded.values, replies.weights
@@ -158,4 +144,6 @@ class Partial(AbstractWrapper):
             values = jax.tree.map(lambda x: whole.astype(x.dtype) * x, values)
             return exchange.aggregate(server, Replies(values, weights), round)
 
-        return aggregate
+        if all_answer:
+            return exchange._replace(local=local)
+        return exchange._replace(local=local, aggregate=aggregate, mean_suffices=False)  # agents send weights too

@@ -10,9 +10,10 @@ from jaxtyping import Array, Float
 from .. import _check, tree
 from .._types import Theta
 from ..problems import Problem
-from .base import AbstractAlgorithm, Exchange, PerAgent, check_probability, check_step_size
+from .base import Exchange, PerAgent, check_probability
 from .demands import Demand
-from .schedules import AbstractSchedule, step_at
+from .local import AbstractMethod
+from .schedules import step_at
 
 
 class PersonalServer(NamedTuple):
@@ -22,7 +23,7 @@ class PersonalServer(NamedTuple):
     own: Float[Array, "agents d"]
 
 
-class PersonalisedSA(AbstractAlgorithm):
+class PersonalisedSA(AbstractMethod):
     r"""Every agent converges to its own root $\theta_i^\star$, mostly along the average of all operators (PF-LSA).
 
     $$\theta_i \leftarrow \theta_i + \eta\,\Bigl(\beta\, G_i(\theta_i, o_i)
@@ -58,14 +59,12 @@ class PersonalisedSA(AbstractAlgorithm):
     !!! cite "Labbi, Mangold, Moulines (2026), Best of both worlds in federated LSA, Algorithm 1"
     """
 
-    step_size: float | AbstractSchedule
     beta: float
     num_agents: int = eqx.field(static=True)
 
     demands = Demand.PARAMETERS_OF_THEIR_OWN
 
     def __check_init__(self):
-        check_step_size("step_size", self.step_size)
         check_probability("beta", self.beta)
         _check.count("num_agents", self.num_agents)
 

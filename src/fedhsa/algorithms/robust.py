@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from .._random import Stream
-from .base import AbstractAlgorithm, Exchange, Replies
+from .base import Exchange, Replies
 from .demands import Effect
 from .rules import AbstractRule
-from .wrapper import AbstractWrapper, one_per_exchange
+from .wrapper import AbstractWrapper, check_one_per_exchange
 
 
 class Robust(AbstractWrapper):
@@ -41,22 +41,17 @@ class Robust(AbstractWrapper):
     !!! cite "Rules as in Yin et al. (2018), Pillutla et al. (2022), Fan et al. (2021); around FedHSA: this package"
     """
 
-    algorithm: AbstractAlgorithm
     rule: Any = eqx.field(converter=lambda rule: tuple(rule) if isinstance(rule, list) else rule)
 
     effects = Effect.REPLACES_THE_MEAN
     stage = Stream.RULE
 
     def __check_init__(self):
-        self._rules()  # raises if they do not match the exchanges
+        check_one_per_exchange("rule", self.rule, self.algorithm, AbstractRule, "`CoordinateMedian()`")
 
-    def _rules(self) -> tuple[AbstractRule | None, ...]:
-        return one_per_exchange("rule", self.rule, self.algorithm, AbstractRule, "`CoordinateMedian()`")
-
-    @property
-    def exchanges(self):
-        pairs = zip(self.algorithm.exchanges, self._rules(), strict=True)
-        return tuple(exchange if rule is None else replace_mean(exchange, rule) for exchange, rule in pairs)
+    def _around(self, exchange, number):
+        rule = self.rule[number] if isinstance(self.rule, tuple) else self.rule
+        return exchange if rule is None else replace_mean(exchange, rule)
 
 
 def replace_mean(exchange: Exchange, rule: AbstractRule) -> Exchange:

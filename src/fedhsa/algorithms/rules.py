@@ -13,14 +13,7 @@ from jaxtyping import Array, Bool, Float
 
 from .. import _check
 
-__all__ = [
-    "AbstractRule",
-    "ConcentrationFilter",
-    "CoordinateMedian",
-    "GeometricMedian",
-    "MedianOfMeans",
-    "TrimmedMean",
-]
+__all__ = ["AbstractRule", "ConcentrationFilter", "CoordinateMedian", "GeometricMedian", "MedianOfMeans", "TrimmedMean"]
 
 ROUNDING = 1e-9
 """The tolerance for a share of a number: 0.29 of 100 is 29, not the 28.999... of floating point."""

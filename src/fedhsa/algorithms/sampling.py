@@ -95,7 +95,7 @@ class UniformSampling(AbstractSampling):
         return self.count / self.num_agents
 
     def __call__(self, round, state):
-        return _as_weight(round.agent_is_drawn(self.count, Stream.PARTICIPATION)), state
+        return round.agent_is_drawn(self.count, Stream.PARTICIPATION).astype(float), state
 
     def check(self, num_agents):
         _check_number_of_agents("num_agents", self.num_agents, num_agents)
@@ -128,7 +128,7 @@ class Bernoulli(AbstractSampling):
         return self.probability
 
     def __call__(self, round, state):
-        return _as_weight(round.happens_to_agent(self.probability, Stream.PARTICIPATION)), state
+        return round.happens_to_agent(self.probability, Stream.PARTICIPATION).astype(float), state
 
     def counts(self, num_agents):
         return _binomial(num_agents, self.probability)
@@ -169,7 +169,7 @@ class Availability(AbstractSampling):
         draw = jax.random.uniform(own_key(round.agent_key, Stream.PARTICIPATION, 0))
         stays = jnp.where(state, draw >= self.down, draw < self.up)
         there = jnp.where(round.index == 0, draw < self.share, stays)
-        return _as_weight(there), there
+        return there.astype(float), there
 
     def counts(self, num_agents):
         return _binomial(num_agents, self.share)
@@ -231,10 +231,6 @@ def _binomial(num_agents: int, probability: Any) -> np.ndarray:
     if p == 1:
         return (n == num_agents).astype(float)
     return np.exp(np.log(scipy.special.comb(num_agents, n)) + n * np.log(p) + (num_agents - n) * np.log1p(-p))
-
-
-def _as_weight(there: Array) -> Float[Array, ""]:
-    return there.astype(float)
 
 
 def _check_number_of_agents(name: str, count: int, num_agents: int) -> None:

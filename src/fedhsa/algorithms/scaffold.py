@@ -7,7 +7,6 @@ import jax.numpy as jnp
 
 from .._types import Block, Theta
 from ..problems import AbstractAgent
-from .base import Exchange
 from .demands import Demand
 from .fed_hsa import Server as AnchorServer
 from .local import AbstractServerStep, first_operator, local_steps
@@ -41,9 +40,7 @@ class SCAFFOLD(AbstractServerStep):
 
     **Arguments:**
 
-    - `step_size`: $\eta$, a number or a schedule.
-    - `local_steps`: $H$, the number of observations that each agent uses per round.
-    - `server_step`: $\alpha_g$, the step size of the server.
+    - `step_size`, `local_steps`, `server_step`: as for `FedHSA`.
     - `option`: 1 or 2, the choice of the control variate.
 
     Raises `ValueError` if a step size is not positive, `local_steps` is less than 1, or `option` is neither 1 nor 2.
@@ -67,10 +64,6 @@ class SCAFFOLD(AbstractServerStep):
 
     def init(self, theta):
         return Server(theta, jnp.zeros_like(theta)), jnp.zeros_like(theta)
-
-    @property
-    def exchanges(self):
-        return (Exchange("delta", self._send, self._local_steps, self._move, mean_suffices=True),)
 
     def _send(self, server, round):
         return server
@@ -113,9 +106,7 @@ class OneExchangeFedHSA(AbstractServerStep):
 
     **Arguments:**
 
-    - `step_size`: $\eta$, a number or a schedule.
-    - `local_steps`: $H$, the number of observations that each agent uses per round.
-    - `server_step`: $\alpha_g$, the step size of the server.
+    - `step_size`, `local_steps`, `server_step`: as for `FedHSA`.
 
     Raises `ValueError` if a step size is not positive or `local_steps` is less than 1.
 
@@ -132,10 +123,6 @@ class OneExchangeFedHSA(AbstractServerStep):
 
     def init(self, theta):
         return AnchorServer(theta, jnp.zeros_like(theta)), jnp.zeros_like(theta)
-
-    @property
-    def exchanges(self):
-        return (Exchange("delta", self._send, self._local_steps, self._move, mean_suffices=True),)
 
     def _send(self, server, round):
         return server

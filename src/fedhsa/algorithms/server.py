@@ -9,7 +9,7 @@ import numpy as np
 from .. import _check
 from .._types import Theta
 from ..problems._regions import as_box, check_box_size, check_region, nearest
-from .base import AbstractAlgorithm, Exchange, Replies, checked_init
+from .base import Replies, checked_init
 from .demands import Effect
 from .wrapper import AbstractWrapper, on_inner_server
 
@@ -44,7 +44,6 @@ class Weighted(AbstractWrapper):
     !!! cite "McMahan et al. (2017): weights in proportion to the agents' data"
     """
 
-    algorithm: AbstractAlgorithm
     weights: np.ndarray = eqx.field(converter=lambda weights: _check.array("weights", weights, ("agents",)))
 
     effects = Effect.WEIGHS_AGENTS
@@ -52,11 +51,7 @@ class Weighted(AbstractWrapper):
     def __check_init__(self):
         _check.number("weights", self.weights, above=0.0, remedy="Use `problem.take(...)` to leave an agent out.")
 
-    @property
-    def exchanges(self):
-        return tuple(self._weigh(exchange) for exchange in self.algorithm.exchanges)
-
-    def _weigh(self, exchange: Exchange) -> Exchange:
+    def _around(self, exchange, number):
         def aggregate(server, replies, round):
             if replies.pooled is not None:  # the mean has been taken with these weights
                 return exchange.aggregate(server, replies, round)
@@ -98,7 +93,6 @@ class Projected(AbstractWrapper):
     !!! cite "Wang et al. (2023), arXiv:2302.02212"
     """
 
-    algorithm: AbstractAlgorithm
     radius: float | None = None
     box: np.ndarray | None = eqx.field(converter=as_box, default=None)
     part: tuple[int, int] | None = eqx.field(converter=_check.counts, default=None, static=True)
@@ -168,7 +162,6 @@ class ServerMomentum(AbstractWrapper):
     !!! cite "After the server's rule of Hsu, Qi, Brown (2019), FedAvgM; Reddi et al. (2021)"
     """
 
-    algorithm: AbstractAlgorithm
     beta: float
 
     effects = Effect.MOVES_THETA

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
@@ -12,25 +13,25 @@ from .._types import Theta, precision
 from ..problems import AbstractAgent, Problem
 from ..problems.base import AbstractAgentWrapper, identity
 from ..sources import AbstractControlled, AbstractSource
+from ..sources.base import AbstractIndependent
 from ..sources.finite import key_bits
 from .base import AbstractAlgorithm, Coded, Cost, Round, split
 from .play import one_seed, play
 
 
-class _Numbers(AbstractSource):
-    """Observations of which only the shape matters: states of a finite chain, the most common ones."""
+class _Drawn(AbstractIndependent):
+    """Observations that are a function of the key."""
 
-    def init(self, key, /):
-        return ()
+    observation: Callable = eqx.field(static=True)
 
     def step(self, key, state, /):
-        return (), jnp.zeros((), int)
+        return (), self.observation(key)
 
 
 class _StandIn(AbstractAgent):
-    """An agent of which only the shapes matter."""
+    """An agent of which only the shapes matter; its observations are, like most, states of a finite chain."""
 
-    source: AbstractSource = _Numbers()
+    source: AbstractSource = _Drawn(lambda key: jnp.zeros((), int))
 
     def operator(self, theta, o, /):
         return theta
@@ -48,21 +49,8 @@ class _StandIn(AbstractAgent):
         return of(jnp.sum(theta - old))
 
 
-class _Bits(AbstractSource):
-    """Random bits, which algorithms receive instead of observations if the chain depends on the parameter."""
-
-    def init(self, key, /):
-        return ()
-
-    def step(self, key, state, /):
-        return (), key_bits(key)
-
-
 class _CountedAgent(AbstractAgentWrapper):
     """An agent that marks every observation and every evaluation of its operator in the traced program."""
-
-    source: AbstractSource
-    agent: Any
 
     def operator(self, theta, o, /):
         return _named("operator_evaluation", self.agent.operator)(theta, o)
@@ -138,7 +126,8 @@ def _cost(problem: Problem, algorithm: AbstractAlgorithm, counted: str) -> Cost:
     algorithm.check(problem)
     with precision():
         agent, settings = tree.to_device((tree.take(problem.flat_agents, 0), algorithm), "float64")
-        agent = _CountedAgent(_Bits() if problem.controlled else agent.source, agent)
+        # If the chain depends on the parameter, algorithms receive random bits instead of observations.
+        agent = _CountedAgent(_Drawn(key_bits) if problem.controlled else agent.source, agent)
         travelled, program = _trace(settings, jnp.zeros(problem.dim), problem.num_agents, agent)
     down = sum(_floats(message) for message, _ in travelled)
     up = sum(_floats(reply) for _, reply in travelled)

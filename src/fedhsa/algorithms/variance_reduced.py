@@ -1,14 +1,12 @@
 """Variance reduction for streams: a batch at the start of the round, and local steps that differ little from it."""
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 
 from .. import _check, tree
-from .base import Exchange
 from .demands import Demand
-from .fed_hsa import Server, average_operator, send_operator
-from .local import AbstractLocalSteps, move, operator_elsewhere, send_theta
+from .fed_hsa import Server, average_operator, corrected_steps
+from .local import AbstractLocalSteps, mean_operator, operator_elsewhere, operators, steps_along
 from .schedules import step_at
 
 
@@ -61,29 +59,17 @@ class VarianceReducedSA(AbstractLocalSteps):
 
     @property
     def exchanges(self):
-        return (
-            Exchange(
-                "operator", send_theta, self._batch, average_operator, replies_are_operators=True, mean_suffices=True
-            ),
-            Exchange("delta", send_operator, self._local_steps, move, mean_suffices=True),
-        )
+        return operators(self._batch, average_operator), corrected_steps(self._local_steps)
 
     def _batch(self, theta_bar, memory, agent, block, round):
-        def add(total, o):
-            return total + agent.operator(theta_bar, agent.observe(theta_bar, o)), None
-
-        first = tree.take(block, slice(None, self.batch))
-        total, _ = jax.lax.scan(add, jnp.zeros_like(theta_bar), first, length=self.batch)
-        return total / self.batch, theta_bar
+        return mean_operator(agent, theta_bar, block, self.batch), theta_bar
 
     def _local_steps(self, g_bar, theta_bar, agent, block, round):
         eta = step_at(self.step_size, round.index)
 
-        def step(theta, o):
-            o = agent.observe(theta, o)
-            change = agent.operator(theta, o) - operator_elsewhere(agent, theta_bar, o, theta)
-            return agent.project(theta + eta * (change + g_bar)), None
+        def direction(theta, o):
+            return agent.operator(theta, o) - operator_elsewhere(agent, theta_bar, o, theta) + g_bar
 
         rest = tree.take(block, slice(self.batch, None))
-        theta, _ = jax.lax.scan(step, theta_bar, rest, length=self.local_steps)
+        theta = steps_along(direction, agent, theta_bar, rest, eta, self.local_steps)
         return theta - theta_bar, theta_bar

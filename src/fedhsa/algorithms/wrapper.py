@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import equinox as eqx
+from jaxtyping import PyTree
 
+from .._types import Block
 from . import demands
-from .base import AbstractAlgorithm, Exchange
+from .base import AbstractAlgorithm, Exchange, Round
 from .demands import Demand, Effect
 
 
@@ -18,13 +19,12 @@ class AbstractWrapper(AbstractAlgorithm):
 
     !!! example
         >>> class Plain(AbstractWrapper):  # overrides nothing
-        ...     algorithm: AbstractAlgorithm
         ...     effects = Effect.NOTHING
         >>> Plain(fedhsa.LocalSA(0.1, local_steps=5)).block_length
         5
     """
 
-    algorithm: eqx.AbstractVar[AbstractAlgorithm]
+    algorithm: AbstractAlgorithm
     """The wrapped algorithm."""
 
     demands: ClassVar[Demand] = Demand.NOTHING
@@ -48,7 +48,7 @@ class AbstractWrapper(AbstractAlgorithm):
         return eqx.tree_at(lambda a: a.algorithm, self, self.algorithm.relative_to(origin))
 
     @property
-    def step_is_per_round(self):
+    def step_is_per_round(self):  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.algorithm.step_is_per_round
 
     @property
@@ -59,8 +59,12 @@ class AbstractWrapper(AbstractAlgorithm):
         return self.algorithm.init(theta)
 
     @property
-    def exchanges(self):
-        return self.algorithm.exchanges
+    def exchanges(self) -> tuple[Exchange, ...]:
+        return tuple(self._around(exchange, number) for number, exchange in enumerate(self.algorithm.exchanges))
+
+    def _around(self, exchange: Exchange, number: int) -> Exchange:
+        """The wrapped algorithm's exchange of this number, with what the wrapper changes about it."""
+        return exchange
 
     def with_theta(self, server, theta):
         return self.algorithm.with_theta(server, theta)
@@ -72,11 +76,11 @@ class AbstractWrapper(AbstractAlgorithm):
         return self.algorithm.average_cost(cost)
 
 
-def one_per_exchange(name: str, given: Any, algorithm: AbstractAlgorithm, kind: type, example: str) -> tuple:
-    """Returns one entry for each exchange, from one for all or a tuple with one for each, some of which may be None."""
+def check_one_per_exchange(name: str, given: Any, algorithm: AbstractAlgorithm, kind: type, example: str) -> None:
+    """Raises `ValueError` unless there is one entry for all exchanges or one for each, some of which may be None."""
     exchanges = [exchange.name for exchange in algorithm.exchanges]
-    each = given if isinstance(given, tuple) else (given,) * len(exchanges)
-    if len(each) != len(exchanges):
+    each = given if isinstance(given, tuple) else (given,)
+    if isinstance(given, tuple) and len(each) != len(exchanges):
         raise ValueError(
             f"`{name}` must have one entry for each exchange, {', '.join(exchanges)}, got {len(each)}. Use None for an "
             "exchange that does not change."
@@ -84,7 +88,25 @@ def one_per_exchange(name: str, given: Any, algorithm: AbstractAlgorithm, kind: 
     for entry in each:
         if not isinstance(entry, kind) and (entry is not None or given is None):
             raise ValueError(f"`{name}` must be one of `fedhsa.{name}s`, like {example}, got {entry!r}.")
-    return each
+
+
+def with_replies(exchange: Exchange, change: Callable[[PyTree, Round], PyTree]) -> Exchange:
+    """The exchange in which an agent sends `change(reply, round)` instead of its reply."""
+
+    def local(message, memory, agent, block, round):
+        reply, memory = exchange.local(message, memory, agent, block, round)
+        return change(reply, round), memory
+
+    return exchange._replace(local=local)
+
+
+def with_blocks(exchange: Exchange, choose: Callable[[Block, Round], Block]) -> Exchange:
+    """The exchange in which an agent uses the observations `choose(block, round)`."""
+
+    def local(message, memory, agent, block, round):
+        return exchange.local(message, memory, agent, choose(block, round), round)
+
+    return exchange._replace(local=local)
 
 
 def on_inner_server(exchanges: tuple[Exchange, ...], finish: Callable) -> tuple[Exchange, ...]:

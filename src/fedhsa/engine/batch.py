@@ -43,6 +43,27 @@ class Carry(NamedTuple):
     """The round in which the seed diverged, or -1."""
 
 
+KEYS_AXES = (("seeds",), ("agents", "seeds"), ("agents", "seeds"))
+"""The leading axes of the arrays in each part of `Keys`."""
+CARRY_AXES = (("seeds",), ("agents", "seeds"), ("agents", "seeds"), ("seeds",))
+"""The same for `Carry`."""
+
+
+class Setup(NamedTuple):
+    """What does not change during a run."""
+
+    agents: AbstractAgent
+    """Their arrays may hold more than `num_agents` agents. The additional ones compute too, but nobody reads them."""
+    algorithm: AbstractAlgorithm
+    theta_star: Theta | None
+    record: dict[str, Callable]
+    num_agents: int
+    group: int
+    """The number of agents that go through the steps of a round together."""
+    mesh: Mesh | None
+    backend: str | None
+
+
 def make_keys(key: Key, seeds: np.ndarray, agents: np.ndarray) -> Keys:
     """Derives keys that depend only on the key, the seed and the index of the agent."""
     of_seeds = fold_in_words(np.asarray(jax.random.key_data(key))[None], seeds)
@@ -63,26 +84,18 @@ def positions(index: Any, length: int) -> Array:
     return index * length + 1 + jnp.arange(length)
 
 
-def begin(
-    agents: AbstractAgent,
-    algorithm: AbstractAlgorithm,
-    keys: Keys,
-    theta: Theta,
-    theta_star: Theta | None,
-    record: dict[str, Callable],
-    num_agents: int,
-) -> tuple[Carry, dict[str, Array]]:
+def begin(setup: Setup, keys: Keys, theta: Theta) -> tuple[Carry, dict[str, Array]]:
     """The state before the first round, with every chain at position 0, and its first record."""
-    M, K = keys.source.shape
+    algorithm, (M, K) = setup.algorithm, keys.source.shape
     server = jax.tree.map(lambda x: jnp.broadcast_to(x, (K, *x.shape)), checked_init(algorithm, theta)[0])
     carry = Carry(
         server=server,
         memory=fresh_memory(algorithm, theta, M, K) if algorithm.memory_lasts else (),
-        source=start_sources(agents, keys),
+        source=start_sources(setup.agents, keys),
         failed=jnp.full(K, -1, dtype=jnp.int32),
     )
-    first = observe(agents, carry, jnp.zeros((), int), theta_star, record, num_agents)
-    return carry, jax.tree.map(lambda v: v[None], first)
+    first = observe(setup, carry, jnp.zeros((), int))
+    return shard_carry(carry, setup.mesh), jax.tree.map(lambda v: v[None], first)
 
 
 def fresh_memory(algorithm: AbstractAlgorithm, theta: Theta, num_agents: int, seeds: int) -> PyTree:
@@ -163,28 +176,18 @@ def aggregate(exchange: Exchange, keys: Keys, server: PyTree, replies: Replies, 
     return jax.vmap(of_seed, in_axes=(0, 1, 0))(server, replies.values, fold_in(keys.server, index))
 
 
-def run_round(
-    agents: AbstractAgent,
-    algorithm: AbstractAlgorithm,
-    keys: Keys,
-    carry: Carry,
-    index: Any,
-    num_agents: int,
-    group: int,
-    block: PyTree | None = None,
-) -> Carry:
-    """Runs one round for all agents and seeds, `group` agents at a time. Sources that do not sample use a given block.
-
-    Arrays may hold more than `num_agents` agents. The additional ones compute too, but their replies are ignored.
-    """
+def run_round(setup: Setup, keys: Keys, carry: Carry, index: Any, block: PyTree | None = None) -> Carry:
+    """Runs one round for all agents and seeds. Sources that do not sample use a given block."""
+    agents, algorithm, M, width = setup.agents, setup.algorithm, setup.num_agents, len(keys.source)
     # The chain advances once per round, so every exchange of a round uses the same block.
     source, block = draw(agents, algorithm, keys, carry.source, index) if block is None else (carry.source, block)
-    M, width = num_agents, len(keys.source)
     numbers = jnp.minimum(jnp.arange(width), M - 1) if width > M else jnp.arange(M)
     driver = Driver(
         send=lambda e, server: send(e, keys, server, index, M),
-        local=lambda e, message, memory: local(e, agents, keys, message, memory, block, index, numbers, M, group),
-        aggregate=lambda e, server, replies: aggregate(e, keys, server, Replies(only(replies, M, width)), index, M),
+        local=lambda e, message, memory: local(e, agents, keys, message, memory, block, index, numbers, M, setup.group),
+        aggregate=lambda e, server, replies: aggregate(
+            e, keys, server, Replies(tree.take(replies, slice(M))), index, M
+        ),
     )
     if algorithm.memory_lasts:
         server, memory = play(algorithm, driver, carry.server, carry.memory)
@@ -203,28 +206,14 @@ def mark_diverged(carry: Carry, index: Any, bound: Any) -> Carry:
 
 
 def advance(
-    agents: AbstractAgent,
-    algorithm: AbstractAlgorithm,
-    keys: Keys,
-    carry: Carry,
-    first_round: Any,
-    num_records: Any,
-    bound: Any,
-    theta_star: Theta | None,
-    record: dict[str, Callable],
-    every: int,
-    capacity: int,
-    num_agents: int,
-    group: int,
-    mesh: Mesh | None,
-    backend: str | None = None,
+    setup: Setup, keys: Keys, carry: Carry, first_round: Any, num_records: Any, bound: Any, every: int, capacity: int
 ) -> tuple[Carry, dict[str, Array]]:
     """Runs `num_records * every` rounds and returns the records, in buffers of size `capacity`."""
 
     def one_round(index, carry):
-        with kernels.using(backend):
-            carry = run_round(agents, algorithm, keys, carry, index, num_agents, group)
-        return shard_carry(mark_diverged(carry, index, bound), mesh)
+        with kernels.using(setup.backend):
+            carry = run_round(setup, keys, carry, index)
+        return shard_carry(mark_diverged(carry, index, bound), setup.mesh)
 
     def one_record(i, state):
         carry, buffers = state
@@ -233,49 +222,31 @@ def advance(
             carry = one_round(start, carry)
         else:
             carry = jax.lax.fori_loop(0, every, lambda j, c: one_round(start + j, c), carry)
-        values = observe(agents, carry, start + every, theta_star, record, num_agents)
+        values = observe(setup, carry, start + every)
         return carry, jax.tree.map(lambda buffer, v: buffer.at[i].set(v), buffers, values)
 
-    shapes = jax.eval_shape(lambda: observe(agents, carry, first_round, theta_star, record, num_agents))
+    shapes = jax.eval_shape(lambda: observe(setup, carry, first_round))
     buffers = jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape), s.dtype), shapes)
     return jax.lax.fori_loop(0, num_records, one_record, (carry, buffers))
 
 
-def observe(
-    agents: AbstractAgent,
-    carry: Carry,
-    index: Any,
-    theta_star: Theta | None,
-    record: dict[str, Callable],
-    num_agents: int,
-) -> dict[str, Array]:
+def observe(setup: Setup, carry: Carry, index: Any) -> dict[str, Array]:
     """The recorders' values after a round for every seed. They are infinite for seeds that have diverged."""
-    agents = tree.for_each(tree.take(agents, slice(num_agents)), num_agents)
+    agents = tree.for_each(tree.take(setup.agents, slice(setup.num_agents)), setup.num_agents)
 
     def of_seed(server, failed):
-        values = take_snapshot(agents, server, index, theta_star, record)
+        values = take_snapshot(agents, server, index, setup.theta_star, setup.record)
         return {name: jnp.where(failed >= 0, jnp.inf, v) if is_float(v) else v for name, v in values.items()}
 
     return jax.vmap(of_seed)(carry.server, carry.failed)
-
-
-def only(values: PyTree, num_agents: int, width: int) -> PyTree:
-    """Cuts arrays that hold `width` agents down to the `num_agents` real ones."""
-    return tree.take(values, slice(num_agents)) if width > num_agents else values
 
 
 def shard_carry(carry: Carry, mesh: Mesh | None) -> Carry:
     """Constrains agents and seeds to their places on `mesh`."""
     if mesh is None:
         return carry
-    per_agent, per_seed = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("agents", "seeds"), ("seeds",)))
-    place = jax.lax.with_sharding_constraint
-    return Carry(
-        server=place(carry.server, per_seed),
-        memory=place(carry.memory, per_agent),
-        source=place(carry.source, per_agent),
-        failed=place(carry.failed, per_seed),
-    )
+    shardings = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in CARRY_AXES)
+    return Carry(*map(jax.lax.with_sharding_constraint, carry, shardings))
 
 
 def have_form(agents: AbstractAgent, algorithm: AbstractAlgorithm) -> bool:
@@ -297,13 +268,7 @@ def bytes_per_seed(agents: AbstractAgent, algorithm: AbstractAlgorithm, theta: T
         state = agent.source.init(key)
         keys = jnp.broadcast_to(key, algorithm.block_length)
         temporaries = [theta] * 4
-        return (
-            state,
-            agent.source.draw(keys, state),
-            algorithm.init(theta),
-            jax.random.key_data(keys),
-            temporaries,
-        )
+        return (state, agent.source.draw(keys, state), algorithm.init(theta), jax.random.key_data(keys), temporaries)
 
     shapes = jax.eval_shape(of_one_agent, agents, theta)
     return num_agents * sum(s.size * s.dtype.itemsize for s in jax.tree.leaves(shapes))

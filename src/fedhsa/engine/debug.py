@@ -11,32 +11,23 @@ import numpy as np
 from .. import tree
 from .._random import fold_in
 from .._types import Key, Theta
-from ..algorithms import AbstractAlgorithm, Round
+from ..algorithms import Round
 from ..algorithms.play import Driver, one_seed, play, start
-from ..problems import AbstractAgent
-from .batch import keys_of_seed, positions
+from .batch import Setup, keys_of_seed, positions
 from .record import is_float, take_snapshot
 
 
 def run_one_by_one(
-    agents: AbstractAgent,
-    algorithm: AbstractAlgorithm,
-    key: Key,
-    seed: int,
-    theta: Theta,
-    theta_star: Theta | None,
-    rounds: int,
-    every: int,
-    bound: float,
-    record: dict[str, Callable],
+    setup: Setup, key: Key, seed: int, theta: Theta, rounds: int, every: int, bound: float
 ) -> tuple[dict[str, np.ndarray], np.ndarray, int]:
     """Runs one seed as plain loops. Returns the records, the last parameter and the round of failure."""
-    num_agents, H = tree.leading_axis(agents), algorithm.block_length
+    agents, algorithm, num_agents, H = setup.agents, setup.algorithm, setup.num_agents, setup.algorithm.block_length
     server_key, source_keys, own_keys = keys_of_seed(key, seed, num_agents)
     failed, history = -1, []
 
     def observe(index, server):
-        values = {k: np.asarray(v) for k, v in take_snapshot(agents, server, index, theta_star, record).items()}
+        found = take_snapshot(agents, server, index, setup.theta_star, setup.record)
+        values = {k: np.asarray(v) for k, v in found.items()}
         history.append({k: np.full_like(v, np.inf) if failed >= 0 and is_float(v) else v for k, v in values.items()})
 
     def init(agent, key):

@@ -35,8 +35,8 @@ def check_live(problem: Problem, checkpoint: bool, debug: bool) -> None:
         )
 
 
-def _round(agents, algorithm, keys, carry, block, index, bound, num_agents, group):
-    carry = batch.run_round(agents, algorithm, keys, carry, index, num_agents, group, block)
+def _round(setup, keys, carry, block, index, bound):
+    carry = batch.run_round(setup, keys, carry, index, block)
     return batch.mark_diverged(carry, index, bound)
 
 
@@ -92,8 +92,7 @@ class LiveRun(Run):
             for t in range(first, first + self.every):
                 carry = self._play(carry, self._draw(t, carry), t)
             index = jax.device_put(first + self.every)
-            common = (self.theta_star, self.record, self.num_agents)
-            values = _compiled(batch.observe, self.devices[0].platform)(self.agents, carry, index, *common)
+            values = _compiled(batch.observe, self.devices[0].platform)(self.setup, carry, index)
             seen = {name: np.asarray(value)[:, None] for name, value in values.items()}
             seen = self._ordered(seen | self._measure(first + self.every, carry))
             carry = carry._replace(source=self._save())
@@ -105,17 +104,9 @@ class LiveRun(Run):
         """The state after a round on these blocks, one block for each agent and seed."""
         shape = (self.num_agents, self.seeds)
         stacked = jax.tree.map(lambda x: np.moveaxis(x.reshape(*shape, *x.shape[1:]), 1, 2), tree.stack(blocks))
-        return _compiled(_round, self.devices[0].platform)(
-            self.agents,
-            self.algorithm,
-            self.keys[0],
-            carry._replace(source=()),
-            tree.to_device(stacked, self.dtype),
-            jax.device_put(t),
-            self.bound,
-            self.num_agents,
-            self.group,
-        )
+        block, carry = tree.to_device(stacked, self.dtype), carry._replace(source=())
+        play = _compiled(_round, self.devices[0].platform)
+        return play(self.setup, self.keys[0], carry, block, jax.device_put(t), self.bound)
 
     def _draw(self, t: int, carry: batch.Carry) -> list[PyTree]:
         kind = type(self.streams[0])

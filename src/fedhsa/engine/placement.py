@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 
 from .._linear import available_cores
 from .._types import Device
+from ..problems.base import identity
 
 GROUP_BYTES, GROUP_SEEDS = 2**16, 8
 """The memory for the parameters of one group of agents (a core's first cache), and the least seeds that make it pay."""
@@ -146,7 +147,7 @@ def to_host(tree: PyTree, mesh: Mesh | None) -> PyTree:
     """Converts arrays to whole NumPy arrays. If other processes hold parts of them, all of these must call it."""
     if mesh is None or not spans_processes(list(mesh.devices.flat)):
         return jax.tree.map(np.asarray, tree)
-    whole = jax.jit(_same, out_shardings=NamedSharding(mesh, PartitionSpec()))(tree)
+    whole = jax.jit(identity, out_shardings=NamedSharding(mesh, PartitionSpec()))(tree)
     return jax.tree.map(lambda x: np.asarray(x.addressable_data(0)), whole)
 
 
@@ -157,10 +158,6 @@ def width(num_agents: int, mesh: Mesh | None) -> int:
     """
     devices = 1 if mesh is None else mesh.shape["agents"]
     return -(-num_agents // devices) * devices
-
-
-def _same(tree: PyTree) -> PyTree:
-    return tree
 
 
 def padded(tree: PyTree, length: int) -> PyTree:

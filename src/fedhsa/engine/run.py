@@ -35,11 +35,6 @@ class _Progress(NamedTuple):
     records: list[dict[str, np.ndarray]]
 
 
-def _begin(agents, algorithm, keys, theta, theta_star, record, num_agents, mesh):
-    carry, values = batch.begin(agents, algorithm, keys, theta, theta_star, record, num_agents)
-    return batch.shard_carry(carry, mesh), values
-
-
 class Run:
     """A simulation in progress. `advance` moves either all seeds forward or none of them.
 
@@ -92,13 +87,14 @@ class Run:
         self.pool = ThreadPoolExecutor(placement.threads(self.devices))
         self.width = placement.width(self.num_agents, self.mesh)
         self.agents = self._spread(placement.padded(self.agents, self.width), "agents")
+        parts = self.agents, self.algorithm, self.theta_star, self.record
+        self.setup = batch.Setup(*parts, self.num_agents, self.group, self.mesh, self.backend)
         began = time.perf_counter()
         # The last chunk may extend past the last seed; the surplus is discarded.
         firsts = range(self.share.seeds.start, self.share.seeds.stop, self.chunk)
         self.keys = [self._make_keys(np.arange(first, first + self.chunk)) for first in firsts]
-        common = (self.theta, self.theta_star, self.record, self.num_agents, self.mesh)
-        start = _compiled(_begin, self.devices[0].platform)
-        begun = [start(self.agents, self.algorithm, keys, *common) for keys in self.keys]
+        start = _compiled(batch.begin, self.devices[0].platform)
+        begun = [start(self.setup, keys, self.theta) for keys in self.keys]
         # Placed explicitly, as rounds leave it; otherwise the first round would be compiled for an uncommitted state.
         carries = [carry if self.mesh else jax.device_put(carry, self.devices[0]) for carry, _ in begun]
         round = 0
@@ -156,17 +152,10 @@ class Run:
 
     def debug(self, seed: int, rounds: int) -> None:
         """Runs one seed without compilation."""
-        arguments = (
-            tree.for_each(self.agents, self.num_agents),
-            self.algorithm,
-            self.key,
-            seed,
-            self.theta,
-            self.theta_star,
-            rounds,
-            self.every,
-        )
-        self._debugged.append(run_one_by_one(*arguments, float(self.bound), self.record))
+        agents = tree.for_each(self.agents, self.num_agents)
+        setup = batch.Setup(agents, self.algorithm, self.theta_star, self.record, self.num_agents, 1, None, None)
+        found = run_one_by_one(setup, self.key, seed, self.theta, rounds, self.every, float(self.bound))
+        self._debugged.append(found)
         self.progress = _Progress(rounds, [], [])
 
     def saved(self) -> Saved | None:
@@ -215,34 +204,15 @@ class Run:
 
     def _make_keys(self, seeds: np.ndarray) -> batch.Keys:
         keys = batch.make_keys(self.key, seeds, np.arange(self.width))
-        return batch.Keys(
-            self._spread(keys.server, "seeds"),
-            self._spread(keys.source, "agents", "seeds"),
-            self._spread(keys.agent, "agents", "seeds"),
-        )
+        return batch.Keys(*(self._spread(part, *axes) for part, axes in zip(keys, batch.KEYS_AXES, strict=True)))
 
     def _advance(self, chunk: int, records: int):
+        advance = _compiled(batch.advance, self.devices[0].platform)
+        keys, carry = self.keys[chunk], self.progress.carries[chunk]
         with precision(self.dtype):  # a setting of the thread
-            return jax.block_until_ready(self._program(chunk, records))
-
-    def _program(self, chunk: int, records: int):
-        return _compiled(batch.advance, self.devices[0].platform)(
-            self.agents,
-            self.algorithm,
-            self.keys[chunk],
-            self.progress.carries[chunk],
-            jax.device_put(self.round),
-            jax.device_put(records),
-            self.bound,
-            self.theta_star,
-            self.record,
-            self.every,
-            self.capacity,
-            self.num_agents,
-            self.group,
-            self.mesh,
-            self.backend,
-        )
+            first, count = jax.device_put(self.round), jax.device_put(records)
+            found = advance(self.setup, keys, carry, first, count, self.bound, self.every, self.capacity)
+            return jax.block_until_ready(found)
 
     def _spread(self, values, *axes: str):
         return placement.spread(values, self.mesh, *axes, device=self.devices[0])
@@ -252,12 +222,8 @@ class Run:
         seeds = np.minimum(np.arange(first, first + self.chunk), self.seeds - 1)
         server, memory, source, failed = tree.take(whole, seeds)
         memory, source = placement.padded(_swapped((memory, source)), self.width)
-        return batch.Carry(
-            self._spread(server, "seeds"),
-            self._spread(memory, "agents", "seeds"),
-            self._spread(source, "agents", "seeds"),
-            self._spread(failed, "seeds"),
-        )
+        carry = server, memory, source, failed
+        return batch.Carry(*(self._spread(part, *axes) for part, axes in zip(carry, batch.CARRY_AXES, strict=True)))
 
     def _to_host(self, values: Sequence, records: int = 1) -> dict[str, np.ndarray]:
         """Converts the records of all chunks, `(capacity, chunk, ...)`, to this process's `(seeds, records, ...)`."""

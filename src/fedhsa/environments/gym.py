@@ -336,7 +336,15 @@ class _Copies:
     @property
     def num_actions(self) -> int:
         """The number of actions; raises if actions are not integers."""
-        return _count_actions(self.envs.single_action_space, self.actions)
+        if self.actions is not None:
+            return len(self.actions)
+        space = self.envs.single_action_space
+        if not hasattr(space, "n"):
+            raise ValueError(
+                f"`actions` must list what the environment gets, since its actions are {space}: for Pendulum "
+                "`actions=[[-2.0], [0.0], [2.0]]`."
+            )
+        return int(space.n)
 
     @property
     def state_names(self) -> tuple[str, ...]:
@@ -460,17 +468,6 @@ def _make(environment: Any, num_envs: int, options: Mapping[str, Any], mode: str
     if options:
         raise ValueError("`options` are for an environment given by its name; let your function make it with them.")
     return gymnasium.vector.SyncVectorEnv([environment] * num_envs, autoreset_mode=same_step)
-
-
-def _count_actions(space: Any, actions: np.ndarray | None) -> int:
-    if actions is not None:
-        return len(actions)
-    if not hasattr(space, "n"):
-        raise ValueError(
-            f"`actions` must list what the environment gets, since its actions are {space}: for Pendulum "
-            "`actions=[[-2.0], [0.0], [2.0]]`."
-        )
-    return int(space.n)
 
 
 def _choose(chances: Any, copies: _Copies, generator: np.random.Generator) -> np.ndarray:

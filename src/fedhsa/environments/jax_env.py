@@ -116,7 +116,7 @@ class JaxEnvironment(AbstractSource):
 
     def _reset(self, keys):
         seen, state = jax.vmap(self.environment.reset_env, (0, None))(keys, self.params)
-        return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), (state, seen))  # no weak types
+        return jax.tree.map(strong, (state, seen))
 
     def _choose(self, uniform, seen):
         def of_one(uniform, observation):
@@ -152,6 +152,12 @@ def perturbed(params: Any, **physics: Any) -> Any:
 def _uniform(keys: Any) -> Any:
     """Two numbers in (0, 1) for each key, whose data are random bits."""
     return (jax.random.key_data(keys).astype(float) + 0.5) * 2.0**-32
+
+
+def strong(value: Any) -> Any:
+    """An array without a weak type, as loops require."""
+    value = jnp.asarray(value)
+    return jax.lax.convert_element_type(value, value.dtype)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import equinox as eqx
 import numpy as np
 
 from .. import _check
+from ..sources.finite import start_law
 
 ROW_SUM_TOLERANCE = 1e-9
 GREEDY_TOLERANCE = 1e-10
@@ -181,12 +182,13 @@ class Model(eqx.Module):
         r"""$V^\pi$, `(M, S)`; 0 where an episode has ended."""
         policy = self.policy(policy)
         rewards = np.where(self.ends, 0.0, (policy * self.action_rewards()).sum(-1))
-        kernel = np.einsum("msa,msat->mst", policy, self._going_on())
+        kernel = np.einsum("msa,msat->mst", policy, self.going_on())
         return np.linalg.solve(np.eye(self.num_states) - kernel, rewards[..., None])[..., 0]
 
     def action_values(self, policy: Any = None) -> np.ndarray:
         r"""$Q^\pi$, `(M, S, A)`."""
-        return self._look_ahead(self.values(policy))
+        ahead = self.action_rewards() + np.einsum("msat,mt->msa", self.going_on(), self.values(policy))
+        return np.where(self.ends[..., None], 0.0, ahead)
 
     def optimal(self) -> np.ndarray:
         r"""$Q^\star$, `(M, S, A)`, by policy iteration, which ends with the exact solution."""
@@ -228,8 +230,7 @@ class Model(eqx.Module):
         """The chain of an agent that follows the policy, over states or over pairs of state and action."""
         policy, (P, R, discount, states) = self.policy(policy), self.continuing()
         M, S, A = policy.shape
-        own = np.take_along_axis(policy, np.where(states < 0, 0, states)[..., None], axis=1)
-        policy = np.where(states[..., None] < 0, 1 / A, own)
+        policy = at_states(policy, states, 1 / A)
         if pairs:
             # Into (s', a') with the chance of s' times that of a' there.
             kernel = (P[..., None] * policy[:, None, None]).reshape(M, S * A, S * A)
@@ -241,14 +242,16 @@ class Model(eqx.Module):
             rewards = np.einsum("msa,msat->mst", policy, P * R) / kernel
         return Chain(kernel, np.where(kernel > 0, rewards, 0.0), discount, self.start, states)
 
-    def _going_on(self) -> np.ndarray:
+    def going_on(self) -> np.ndarray:
         """Discounted transitions within an episode, `(M, S, A, S)`."""
         going = self.discount[:, None, None, None] * self.transitions
         return np.where(self.ends[:, :, None, None] | self.ends[:, None, None, :], 0.0, going)
 
-    def _look_ahead(self, values: np.ndarray) -> np.ndarray:
-        ahead = self.action_rewards() + np.einsum("msat,mt->msa", self._going_on(), values)
-        return np.where(self.ends[..., None], 0.0, ahead)
+
+def at_states(values: np.ndarray, states: np.ndarray, nowhere: float) -> np.ndarray:
+    """Values of the states `(M, S, ...)` along a chain with these states `(M, N)`, and `nowhere` where they are -1."""
+    own = values[np.arange(len(values))[:, None], np.where(states < 0, 0, states)]
+    return np.where((states < 0).reshape(*states.shape, *[1] * (own.ndim - 2)), nowhere, own)
 
 
 def _per_agent(name: str, value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -277,13 +280,9 @@ def _start(start: Any, ends: np.ndarray) -> np.ndarray:
     if start is None:
         law = (~ends).astype(float)
         return law / law.sum(-1, keepdims=True)
-    if isinstance(start, int | np.integer):
-        if not 0 <= start < S:
-            raise ValueError(f"`start` must be a state from 0 to {S - 1}, got {start}.")
-        start = np.eye(S)[start]
-    law = _per_agent("start", np.asarray(start, dtype=np.float64), (M, S))
-    if (law < 0).any() or (abs(law.sum(-1) - 1) > ROW_SUM_TOLERANCE).any():
-        raise ValueError(f"`start` must be a probability vector per agent, got sums {law.sum(-1)}.")
+    if not isinstance(start, int | np.integer):
+        start = _per_agent("start", np.asarray(start, dtype=np.float64), (M, S))
+    law = start_law(start, (M, S)).copy()
     if (law[ends] > 0).any():
         raise ValueError(
             f"`start` must not put an agent where its episode ends: states {np.unique(np.nonzero(ends)[1])}."

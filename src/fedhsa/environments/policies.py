@@ -49,8 +49,8 @@ class AbstractImprovement(eqx.Module):
     `at(theta)` is the policy for one parameter: a function of the observation, like any other policy.
     """
 
-    features: eqx.AbstractVar[Any]
-    num_actions: eqx.AbstractVar[int]
+    features: Any
+    num_actions: int = eqx.field(static=True)
 
     @abc.abstractmethod
     def probabilities(self, values: Any, /) -> Any:
@@ -80,8 +80,6 @@ class Softmax(AbstractImprovement):
         array([0.25, 0.75])
     """
 
-    features: Any
-    num_actions: int = eqx.field(static=True)
     inverse_temperature: Any = 1.0
 
     def probabilities(self, values, /):
@@ -102,8 +100,6 @@ class EpsilonGreedy(AbstractImprovement):
         array([0.1, 0.9])
     """
 
-    features: Any
-    num_actions: int = eqx.field(static=True)
     epsilon: Any = 0.1
 
     def probabilities(self, values, /):

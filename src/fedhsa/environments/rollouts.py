@@ -11,7 +11,7 @@ import numpy as np
 from .._random import fold_in
 from .._types import Key
 from ..sources.finite import alias_draw, alias_table, key_bits
-from .jax_env import lenient
+from .jax_env import lenient, strong
 from .model import Model
 from .parametric import AbstractParametricPolicy
 
@@ -101,7 +101,7 @@ class JaxWorld(AbstractWorld):
     def reset(self, key, /):
         with lenient():
             seen, state = self.environment.reset_env(key, self.params)
-            return jax.tree.map(_strong, (state, seen))
+            return jax.tree.map(strong, (state, seen))
 
     def step(self, key, state, action, /):
         with lenient():
@@ -133,9 +133,3 @@ def play(
         return jax.lax.scan(step, (state, seen, jnp.array(True)), keys)[1]
 
     return jax.vmap(of_one)(fold_in(key, jnp.arange(episodes)))
-
-
-def _strong(value: Any) -> Any:
-    """An array without a weak type, as loops require."""
-    value = jnp.asarray(value)
-    return jax.lax.convert_element_type(value, value.dtype)

@@ -80,7 +80,7 @@ def _fused(name: str, step_by_step: Callable, arguments: tuple, own: tuple, **st
     if kernel is None:
         return step_by_step(*arguments, **static)
     leaves, structure = jax.tree.flatten(arguments)
-    owned = jax.tree.leaves(jax.tree.map(lambda o, a: jax.tree.map(lambda _: o, a), own, arguments, is_leaf=_is_bool))
+    owned = jax.tree.leaves(jax.tree.map(lambda o, a: jax.tree.map(lambda _: o, a), own, arguments))
 
     def of_one(*leaves):
         return step_by_step(*jax.tree.unflatten(structure, leaves), **static)
@@ -96,10 +96,6 @@ def _fused(name: str, step_by_step: Callable, arguments: tuple, own: tuple, **st
         return done
 
     return batched(of_one, fused, owned)(*leaves)
-
-
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool)
 
 
 def batched(of_one: Callable, of_all: Callable, own: list[bool]) -> Callable:

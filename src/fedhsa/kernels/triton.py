@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import ShapeDtypeStruct
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as pallas
 
@@ -65,24 +66,20 @@ def walk(first, second, table, state):
 
         _repeat(step, 0, H, _load(_at(state, agent, seeds), inside))
 
-    shapes = [_shape((M, H, K), jnp.int32)] * 2
+    shapes = [ShapeDtypeStruct((M, H, K), jnp.int32)] * 2
     both = _call(kernel, shapes, (M, pl.cdiv(K, SEEDS)), 4)(_steps_first(first), _steps_first(second), table, state)
     return tuple(_steps_first(x) for x in both)
 
 
 def rank_one_operator(theta, table, rows, weights, constant):
     """`plain.rank_one_operator` for all agents and seeds."""
-    return _rank_one((theta, None, None, None, table, rows, weights, constant), 0, 1)
+    return rank_one_steps(theta, None, None, None, table, rows, weights, constant, 0, 1)
 
 
 def rank_one_steps(theta, shift, minus, eta, table, rows, weights, constant, start, stop):
-    """`plain.rank_one_steps` for all agents and seeds."""
-    return _rank_one((theta, shift, minus, eta, table, rows, weights, constant), start, stop)
-
-
-def _rank_one(inputs, start, stop):
-    """The parameters after these steps; without a step size, the operator at the first step."""
-    (_, K, d), M = inputs[0].shape, _agents(inputs)
+    """`plain.rank_one_steps` for all agents and seeds; without a step size, the operator at the first step."""
+    inputs = theta, shift, minus, eta, table, rows, weights, constant
+    (_, K, d), M = theta.shape, _agents(inputs)
     D = _power_of_two(d)
     if _too_large(*jax.tree.leaves(inputs), (M, K, d)):
         return None
@@ -125,12 +122,11 @@ def _rank_one(inputs, start, stop):
         carry = step(start, (_load(_at(theta, agent, *at), fits), None, None))
         _store(out.at[agent, *at], _repeat(step, start + 1, stop, carry)[0], fits)
 
-    *others, table, rows, weights, constant = inputs
     table = jnp.pad(table, ((0, 0), (0, 0), (0, D - d)))
     weights = tuple(w if w.ndim == 1 else _steps_first(w) for w in weights)
     rows, constant = tuple(_steps_first(row) for row in rows), _steps_first(constant)
-    shape = _shape((M, K, d), inputs[0].dtype)
-    return _call(kernel, shape, (M, pl.cdiv(K, block)), warps)((*others, table, rows, weights, constant))
+    inputs = theta, shift, minus, eta, table, rows, weights, constant
+    return _call(kernel, ShapeDtypeStruct((M, K, d), theta.dtype), (M, pl.cdiv(K, block)), warps)(inputs)
 
 
 def linear_walk(matrix, scale, noise, state):
@@ -159,7 +155,7 @@ def linear_walk(matrix, scale, noise, state):
         for i in range(d):
             _store(last.at[agent, i, seeds], z[i], inside)
 
-    shapes = _shape((M, d, K), state.dtype), _shape((M, H, d, K), state.dtype)
+    shapes = ShapeDtypeStruct((M, d, K), state.dtype), ShapeDtypeStruct((M, H, d, K), state.dtype)
     noise = tuple(_seeds_last(part) for part in noise)
     last, states = _call(kernel, shapes, (M, pl.cdiv(K, SEEDS)), 4)(matrix, scale, noise, _seeds_last(state))
     return _seeds_second(last), _seeds_second(states)
@@ -192,7 +188,7 @@ def affine_steps(theta, shift, minus, eta, A, b, component, noise, start, stop):
 
     shift, minus, noise = (None if x is None else _seeds_last(x) for x in (shift, minus, noise))
     inputs = (_seeds_last(theta), shift, minus, eta, A[:, 0], b[:, 0], noise)
-    return _seeds_second(_call(kernel, _shape((M, d, K), theta.dtype), (M, pl.cdiv(K, SEEDS)), 4)(inputs))
+    return _seeds_second(_call(kernel, ShapeDtypeStruct((M, d, K), theta.dtype), (M, pl.cdiv(K, SEEDS)), 4)(inputs))
 
 
 def component_products(A, component, theta):
@@ -303,7 +299,3 @@ def _seeds_second(x):
 
 def _power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
-
-
-def _shape(shape, dtype):
-    return jax.ShapeDtypeStruct(shape, dtype)

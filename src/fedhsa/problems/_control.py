@@ -10,8 +10,8 @@ import numpy as np
 from .. import _check
 from .._linear import solve
 from ..environments import Model
+from ..environments.model import at_states
 from ..environments.policies import softmax
-from ..sources import AbstractSource
 from .base import AbstractAgent
 
 
@@ -28,10 +28,8 @@ def action_features(model: Model, features: Any = None) -> np.ndarray:
         raise ValueError(
             f"`features` must have shape (M, S, A, d) or (S, A, d) with M, S, A = {M, S, A}, got {features.shape}."
         )
-    states = model.continuing().states
     table = np.broadcast_to(features, (M, S, A, features.shape[-1]))
-    own = table[np.arange(M)[:, None], np.where(states < 0, 0, states)]
-    return np.where(states[..., None, None] < 0, 0.0, own)
+    return at_states(table, model.continuing().states, 0.0)
 
 
 def one_hot_coordinates(features: np.ndarray) -> np.ndarray | None:
@@ -46,20 +44,29 @@ def one_hot_coordinates(features: np.ndarray) -> np.ndarray | None:
     return np.where(ones.any(-1), ones.argmax(-1), features.shape[-1]).astype(np.int32)
 
 
-class AbstractPairAgent(AbstractAgent):
-    """An agent that learns the values of state-action pairs."""
+class AbstractModelAgent(AbstractAgent):
+    """An agent that knows its decision process, from which the means of its operators and its returns follow."""
 
-    source: AbstractSource
     transitions: np.ndarray
     """`(S, A, S)`."""
     rewards: np.ndarray
     """`(S, A, S)`."""
     features: np.ndarray
-    """`(S, A, d)`."""
+    """Of states `(S, d)`, or of pairs of state and action `(S, A, d)`."""
     discount: np.ndarray
     """`(S,)`, by the state entered: 0 where an episode ends."""
     start: np.ndarray
     """`(S,)`, the distribution of the first state of an episode."""
+
+    def return_arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Discounted transitions, mean rewards and starts, which `policy_return` needs; `self` is stacked."""
+        discounted = self.transitions * self.discount[:, None, None, :]
+        return discounted, (self.transitions * self.rewards).sum(-1), self.start
+
+
+class AbstractPairAgent(AbstractModelAgent):
+    """An agent that learns the values of state-action pairs."""
+
     coordinates: np.ndarray | None = eqx.field(default=None, kw_only=True)
     """`(S, A)`, the coordinate of each pair, if the features are those of a table."""
     inverse_temperature: np.ndarray | None = eqx.field(default=None, kw_only=True)
@@ -84,9 +91,7 @@ class AbstractPairAgent(AbstractAgent):
 
     def recorders(self):
         def make(average: bool) -> Returns:
-            discounted = self.transitions * self.discount[:, None, None, :]
-            mean = (self.transitions * self.rewards).sum(-1)
-            return Returns(self.features, discounted, mean, self.start, self.inverse_temperature, average)
+            return Returns(self.features, *self.return_arrays(), self.inverse_temperature, average)
 
         return {"returns": lambda: make(False), "mean_return": lambda: make(True)}
 

@@ -13,7 +13,6 @@ from .values import value_recorders
 class AbstractEvaluator(AbstractAgent):
     """An agent that evaluates a policy whose true values are known, so that value errors can be recorded."""
 
-    source: AbstractSource
     rewards: np.ndarray
     features: np.ndarray
     discount: np.ndarray

@@ -7,7 +7,8 @@ import numpy as np
 
 from .. import _check
 from .._linear import by_parts
-from ..environments import Chain, Model
+from ..environments import Model
+from ..environments.model import at_states
 from ..sources import AbstractSource, FiniteChain
 
 STARTS = ("stationary", "episode")
@@ -100,18 +101,12 @@ def from_model(
         pairs = not _rewards_of_states(model)
     chain = model.chain(policy, pairs=pairs)
     table = state_features(model, features)
-    own = np.take_along_axis(table, np.where(chain.states < 0, 0, chain.states)[..., None], axis=1)
-    features = np.where(chain.states[..., None] < 0, 0.0, own)
+    features = at_states(table, chain.states, 0.0)
     first = chain.start if start == "episode" else None
     process = from_arrays(chain.transition, chain.rewards, features, chain.discount, first)
     model_states = chain.states.astype(np.int32)
-    return process._replace(target_values=values_in(chain, model.values(policy)), model_states=model_states)
-
-
-def values_in(chain: Chain, values: np.ndarray) -> np.ndarray:
-    """Returns the values of states `(M, S)` along a model's chain, `(M, N)`, with 0 between two episodes."""
-    own = np.take_along_axis(values, np.where(chain.states < 0, 0, chain.states), axis=1)
-    return np.where(chain.states < 0, 0.0, own)
+    values = at_states(model.values(policy), chain.states, 0.0)
+    return process._replace(target_values=values, model_states=model_states)
 
 
 def state_features(model: Model, features: Any = None) -> np.ndarray:

@@ -13,9 +13,9 @@ from .._random import fold_in
 from .._types import SeedLike
 from ..environments import Model
 from ..environments.policies import softmax
-from ..sources import AbstractSource, Decision, Restarts
+from ..sources import Decision, Restarts
 from ..sources.finite import key_bits
-from ._control import policy_return, stationary
+from ._control import AbstractModelAgent, policy_return, stationary
 from ._processes import state_features
 from ._worlds import random_features, world
 from .base import AbstractControlledAgent, Problem
@@ -35,7 +35,7 @@ class ActorCritic(NamedTuple):
     r"""$\omega$, `(d,)`: the value of a state is $\phi(s)^T \omega$."""
 
 
-class ActorCriticAgent(AbstractControlledAgent):
+class ActorCriticAgent(AbstractModelAgent, AbstractControlledAgent):
     r"""$G_i((\theta, \omega), (s, a, s')) = (\delta\, \nabla_\theta \log \pi_\theta(a \mid s),\; \delta\, \phi(s))$.
 
     $\delta = R + \gamma \phi(s')^T \omega - \phi(s)^T \omega$ and $a \sim \pi_\theta(\cdot \mid s)$. The chain restarts
@@ -43,17 +43,6 @@ class ActorCriticAgent(AbstractControlledAgent):
     discounted visitation distribution.
     """
 
-    source: AbstractSource
-    transitions: np.ndarray
-    """`(S, A, S)`, without restarts."""
-    rewards: np.ndarray
-    """`(S, A, S)`."""
-    features: np.ndarray
-    """`(S, d)`."""
-    discount: np.ndarray
-    """`(S,)`, on entering: 0 where an episode ends."""
-    start: np.ndarray
-    """`(S,)`, where episodes begin."""
     target: str = eqx.field(static=True)
     sampling: str = eqx.field(static=True)
 
@@ -101,8 +90,7 @@ class ActorCriticAgent(AbstractControlledAgent):
 
     def recorders(self):
         def make(average: bool) -> _Returns:
-            discounted = self.transitions * self.discount[:, None, None, :]
-            return _Returns(discounted, (self.transitions * self.rewards).sum(-1), self.start, average)
+            return _Returns(*self.return_arrays(), average)
 
         return {
             "returns": lambda: make(False),

@@ -179,7 +179,15 @@ class AbstractAgentWrapper(AbstractPolicyAgent):
     A call that the other agent does not support raises its error.
     """
 
-    agent: eqx.AbstractVar[Any]
+    agent: Any
+
+    def inward(self, theta: Any) -> Any:
+        """The parameter, or another value shaped like it, as the other agent has it."""
+        return theta
+
+    def outward(self, value: Any) -> Any:
+        """The inverse of `inward`."""
+        return value
 
     @property
     def judged_by(self):
@@ -190,34 +198,36 @@ class AbstractAgentWrapper(AbstractPolicyAgent):
         return self.agent.learns_policy
 
     def operator(self, theta, o, /):
-        return self.agent.operator(theta, o)
+        return self.outward(self.agent.operator(self.inward(theta), o))
 
     def mean_operator(self, theta, /):
-        return self.agent.mean_operator(theta)
+        return self.outward(self.agent.mean_operator(self.inward(theta)))
 
     def observe(self, theta, o, /):
-        return self.agent.observe(theta, o)
+        return self.agent.observe(self.inward(theta), o)
 
     def log_ratio(self, old, new, o, /):
-        return self.agent.log_ratio(old, new, o)
+        return self.agent.log_ratio(self.inward(old), self.inward(new), o)
 
     def weighted_operator(self, theta, o, weights, /):
-        return self.agent.weighted_operator(theta, o, weights)
+        return self.outward(self.agent.weighted_operator(self.inward(theta), o, weights))
 
     def project(self, theta, /):
-        return self.agent.project(theta)
+        inner = self.inward(theta)
+        projected = self.agent.project(inner)
+        return theta if projected is inner else self.outward(projected)
 
     def react(self, theta, state, bits, /):
-        return self.agent.react(theta, state, bits)
+        return self.agent.react(self.inward(theta), state, bits)
 
     def fisher_product(self, theta, o, vector, /):
-        return self.agent.fisher_product(theta, o, vector)
+        return self.outward(self.agent.fisher_product(self.inward(theta), o, self.inward(vector)))
 
     def kl(self, old, new, o, /, of=identity):
-        return self.agent.kl(old, new, o, of)
+        return self.agent.kl(self.inward(old), self.inward(new), o, of)
 
     def surrogate(self, theta, old, o, /, of=identity):
-        return self.agent.surrogate(theta, old, o, of)
+        return self.agent.surrogate(self.inward(theta), self.inward(old), o, of)
 
     def visited(self, o, /):
         """The coordinates that an observation updates, for agents that have this method."""
@@ -233,7 +243,6 @@ class AbstractAgentWrapper(AbstractPolicyAgent):
 class AffineAgent(AbstractAgent):
     r"""An agent without noise, $\bar G_i(\theta) = A_i \theta - b_i$ on flat vectors."""
 
-    source: AbstractSource
     A: np.ndarray
     b: np.ndarray
     agent: AbstractAgent | None = None
@@ -254,7 +263,6 @@ class AffineAgent(AbstractAgent):
 class MeanAgent(AbstractAgent):
     """Any agent without its noise: the operator is the mean operator."""
 
-    source: AbstractSource
     agent: AbstractAgent
 
     @property
@@ -277,48 +285,18 @@ class MeanAgent(AbstractAgent):
 class FlatAgent(AbstractAgentWrapper):
     """An agent whose parameter is any pytree, with flat vectors as its interface."""
 
-    source: AbstractSource
-    agent: Any
     unravel: Callable = eqx.field(static=True)
 
-    def operator(self, theta, o, /):
-        return tree.ravel(self.agent.operator(self.unravel(theta), o))
+    def inward(self, theta):
+        return self.unravel(theta)
 
-    def mean_operator(self, theta, /):
-        return tree.ravel(self.agent.mean_operator(self.unravel(theta)))
-
-    def observe(self, theta, o, /):
-        return self.agent.observe(self.unravel(theta), o)
-
-    def log_ratio(self, old, new, o, /):
-        return self.agent.log_ratio(self.unravel(old), self.unravel(new), o)
-
-    def weighted_operator(self, theta, o, weights, /):
-        return tree.ravel(self.agent.weighted_operator(self.unravel(theta), o, weights))
-
-    def project(self, theta, /):
-        shaped = self.unravel(theta)
-        projected = self.agent.project(shaped)
-        return theta if projected is shaped else tree.ravel(projected)
-
-    def react(self, theta, state, bits, /):
-        return self.agent.react(self.unravel(theta), state, bits)
-
-    def fisher_product(self, theta, o, vector, /):
-        return tree.ravel(self.agent.fisher_product(self.unravel(theta), o, self.unravel(vector)))
-
-    def kl(self, old, new, o, /, of=identity):
-        return self.agent.kl(self.unravel(old), self.unravel(new), o, of)
-
-    def surrogate(self, theta, old, o, /, of=identity):
-        return self.agent.surrogate(self.unravel(theta), self.unravel(old), o, of)
+    def outward(self, value):
+        return tree.ravel(value)
 
 
 class ConstrainedAgent(AbstractAgentWrapper):
     """An agent that stays in a ball around 0 or in a box: it is projected after each local step."""
 
-    source: AbstractSource
-    agent: Any
     radius: Any = None
     box: Any = None
 

@@ -40,7 +40,6 @@ class TDAgent(AbstractAgent):
         [4. 0.]
     """
 
-    source: AbstractSource
     regularisation: Any
 
     affine: ClassVar[bool] = True
@@ -57,7 +56,6 @@ class TDAgent(AbstractAgent):
 class AbstractActionAgent(AbstractAgent):
     r"""An agent with action values $q(s, a) = \phi(s)^T \theta_a$; the blocks $\theta_a$ are one vector."""
 
-    source: AbstractSource
     num_actions: int = eqx.field(static=True)
     regularisation: Any
 

@@ -10,7 +10,7 @@ from .._arrays import freeze
 from .._generate import blend, doubly_stochastic_kernel, lazy
 from .._types import SeedLike
 from ..kernels import Affine, component_product
-from ..sources import AbstractSource, FiniteChain
+from ..sources import FiniteChain
 from .base import AbstractAgent, Problem
 
 __all__ = ["FiniteSumAgent", "from_arrays", "random"]
@@ -19,7 +19,6 @@ __all__ = ["FiniteSumAgent", "from_arrays", "random"]
 class FiniteSumAgent(AbstractAgent):
     r"""$G_i(\theta, j) = -(A_{ij} \theta - b_{ij})$ for the component $j$ at which the chain is."""
 
-    source: AbstractSource
     A: np.ndarray
     b: np.ndarray
 

@@ -9,7 +9,7 @@ from .. import _check
 from .._generate import Draw, blend, dense_kernel, lazy
 from .._types import SeedLike
 from ..kernels import component_product
-from ..sources import AbstractSource, FiniteChain
+from ..sources import FiniteChain
 from .base import AbstractAgent, Problem, identity
 
 __all__ = ["GameAgent", "from_arrays", "random", "random_saddle", "saddle_from_arrays"]
@@ -25,7 +25,6 @@ class GameAgent(AbstractAgent):
     pseudo-gradient of the game.
     """
 
-    source: AbstractSource
     J: np.ndarray
     z: np.ndarray
 

@@ -8,7 +8,7 @@ import numpy as np
 from .. import _check
 from .._generate import blend, dense_kernel, lazy
 from .._types import SeedLike
-from ..sources import AbstractSource, FiniteChain
+from ..sources import FiniteChain
 from .base import AbstractAgent, Problem
 
 __all__ = ["LogisticAgent", "from_arrays", "random"]
@@ -17,7 +17,6 @@ __all__ = ["LogisticAgent", "from_arrays", "random"]
 class LogisticAgent(AbstractAgent):
     r"""$G_i(\theta, n) = \sigma(-y_n x_n^T \theta)\, y_n x_n - \lambda \theta$ for the chain's example $n$."""
 
-    source: AbstractSource
     inputs: np.ndarray
     labels: np.ndarray
     regularisation: np.ndarray

@@ -9,7 +9,6 @@ import scipy
 from .. import _check
 from .._generate import blend, with_radius
 from .._types import SeedLike
-from ..sources import AbstractSource
 from ..sources.linear import LinearGaussian
 from .base import AbstractAgent, Problem
 
@@ -24,7 +23,6 @@ class LQRAgent(AbstractAgent):
     $\phi(s)$ are the products $s_j s_k$, $j \le k$, row by row, and a 1; so $\phi(s)^T \theta = s^T X s + c$.
     """
 
-    source: AbstractSource
     cost: np.ndarray
     discount: np.ndarray
     A: np.ndarray

@@ -76,11 +76,8 @@ def make(name: str, arguments: Mapping[str, Any], *, noiseless: bool = False, ii
     known = makers(name)
     _check.arguments("problem", name, known, arguments, common=COMMON)
     for argument, parameter in inspect.signature(known[name]).parameters.items():
-        needed = parameter.default is parameter.empty and parameter.kind not in (
-            parameter.VAR_KEYWORD,
-            parameter.VAR_POSITIONAL,
-        )
-        if needed and argument not in arguments:
+        variable = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        if parameter.default is parameter.empty and not variable and argument not in arguments:
             raise ValueError(f"The problem {name} needs a value for its argument `{argument}`.")
     problem = known[name](**arguments)
     if iid:

@@ -8,11 +8,12 @@ import numpy as np
 from .. import _check
 from .._types import SeedLike
 from ..environments import Model
+from ..environments.model import at_states
 from ..kernels import RankOne
 from ..sources import Transitions, Windows
 from . import _processes
 from ._evaluation import AbstractEvaluator, evaluation_problem, projected
-from ._processes import Process, values_in
+from ._processes import Process
 from ._worlds import off_policy_world
 from .base import Problem
 
@@ -133,7 +134,7 @@ def off_policy_process(
     ratios = target / np.where(behaviour == 0, 1, behaviour)
     states = model.continuing().states
     own = np.take_along_axis(ratios, np.where(states < 0, 0, states)[..., None], axis=1)
-    target_values = values_in(model.chain(behaviour, pairs=True), model.values(target))
+    target_values = at_states(model.values(target), model.chain(behaviour, pairs=True).states, 0.0)
     return process._replace(target_values=target_values), own.reshape(model.num_agents, -1)
 
 

@@ -25,7 +25,7 @@ from ..environments.parametric import (
     mlp,
 )
 from ..environments.rollouts import AbstractWorld, Episodes, JaxWorld, ModelWorld, play
-from ..sources import AbstractControlled, AbstractSource, Silent
+from ..sources import AbstractControlled, Silent
 from ._live import Live
 from ._returns import ExactReturns, PlayedReturns, exact_recorders
 from ._worlds import random_features, world
@@ -63,7 +63,6 @@ class ExactPolicyAgent(AbstractAgent):
     The natural gradient of a softmax table is $A^\pi(s, a) / (1 - \gamma)$.
     """
 
-    source: AbstractSource
     policy: Any
     exact: ExactReturns
     entropy: np.ndarray
@@ -106,7 +105,6 @@ class PolicyGradientAgent(AbstractPolicyAgent):
     minus a baseline.
     """
 
-    source: AbstractSource
     policy: Any
     world: AbstractWorld | None
     """None if episodes come from a stream."""
@@ -225,7 +223,7 @@ def live_agent(
     baseline: str = "mean",
     entropy: float = 0.0,
     max_weight: float = 2.0,
-) -> AbstractAgent:
+) -> FlatAgent:
     """Make one agent that learns a policy from a stream of episodes, like `deploy.GymEpisodes`, on flat vectors.
 
     **Arguments:**
@@ -244,28 +242,13 @@ def live_agent(
         >>> fedhsa.tree.size(linear.start)          # the value of `fedhsa deploy --dim`
         10
     """
-    how: dict[str, Any] = {"estimator": estimator, "discount": discount, "baseline": baseline, "entropy": entropy}
-    agent = _live_agent(policy, horizon=horizon, batch=batch, max_weight=max_weight, **how)
-    return FlatAgent(Silent(), agent, tree.unravel_like(policy.start))
-
-
-def _live_agent(
-    policy: AbstractParametricPolicy,
-    *,
-    estimator: str,
-    horizon: int,
-    batch: int,
-    discount: float,
-    baseline: str,
-    entropy: float,
-    max_weight: float,
-) -> LivePolicyAgent:
     _check_policy(policy, AbstractParametricPolicy)
     _check.choice("estimator", estimator, ESTIMATORS[:2])
     _check.number("discount", discount, least=0.0, most=1.0)
     settings = _settings(horizon, batch, estimator, baseline, 1)
     numbers = np.asarray(discount, dtype=np.float64), _entropy(entropy, 1)[0], np.zeros((), int)
-    return LivePolicyAgent(Silent(), policy, None, None, *numbers, **settings, max_weight=float(max_weight))
+    agent = LivePolicyAgent(Silent(), policy, None, None, *numbers, **settings, max_weight=float(max_weight))
+    return FlatAgent(Silent(), agent, tree.unravel_like(policy.start))
 
 
 def from_model(
@@ -324,10 +307,8 @@ def from_model(
         features = np.broadcast_to(_check.array("features", features, (S, "k")), (M, S, np.shape(features)[1]))
     policies, strength = tree.stack([policy] * M), _entropy(entropy, M)
     seen = np.broadcast_to(np.arange(S), (M, S)) if features is None else features
-    going = model.discount[:, None, None, None] * model.transitions
-    going = np.where(model.ends[:, :, None, None] | model.ends[:, None, None, :], 0.0, going)
     rewards = np.where(model.ends[..., None], 0.0, model.action_rewards())
-    exact = ExactReturns(going, rewards, model.start, seen, ~model.ends, model.discount)
+    exact = ExactReturns(model.going_on(), rewards, model.start, seen, ~model.ends, model.discount)
     if estimator in ("exact", "natural"):
         agents = ExactPolicyAgent(Silent(), policies, exact, strength, estimator == "natural")
         return Problem(agents, like=policy.start, theta_star=None, start=policy.start)
@@ -453,7 +434,7 @@ def from_gymnasium(
     shared: dict[str, Any] = {"horizon": horizon, "batch": batch, "evaluation_episodes": evaluation_episodes}
     streams = [GymEpisodes(made, policy, physics=p, **shared) for made, p in zip(environments, own, strict=True)]
     how: dict[str, Any] = {"estimator": estimator, "discount": discount, "baseline": baseline, "entropy": entropy}
-    agent = _live_agent(policy, horizon=horizon, batch=batch, max_weight=max_weight, **how)
+    agent = live_agent(policy, horizon=horizon, batch=batch, max_weight=max_weight, **how).agent
     return Problem([Live(agent, stream) for stream in streams], like=policy.start, start=policy.start)
 
 
@@ -467,10 +448,14 @@ def _fitting_policy(seen: Any, actions: Any, width: int, key: SeedLike) -> Abstr
         return SoftmaxTable(int(seen.n), int(actions.n))
     if len(seen.shape or ()) != 1:
         raise ValueError(f"`policy` is required if observations are not vectors, got {seen}.")
+    return _network_policy(seen.shape[0], actions, width, key)
+
+
+def _network_policy(inputs: int, actions: Any, width: int, key: SeedLike) -> AbstractParametricPolicy:
     if hasattr(actions, "n"):
-        return Categorical(mlp(seen.shape[0], int(actions.n), width=width, key=key))
+        return Categorical(mlp(inputs, int(actions.n), width=width, key=key))
     size = int(np.prod(actions.shape))
-    return Gaussian(mlp(seen.shape[0], size, width=width, key=key), size)
+    return Gaussian(mlp(inputs, size, width=width, key=key), size)
 
 
 PHYSICS: dict[str, tuple[str, Mapping[str, float]]] = {
@@ -560,11 +545,7 @@ def default_policy(environment: Any, constants: Any, width: int = 16, key: SeedL
         'Gaussian'
     """
     inputs = int(np.prod(environment.observation_space(constants).shape))
-    actions = environment.action_space(constants)
-    if hasattr(actions, "n"):
-        return Categorical(mlp(inputs, int(actions.n), width=width, key=key))
-    size = int(np.prod(actions.shape))
-    return Gaussian(mlp(inputs, size, width=width, key=key), size)
+    return _network_policy(inputs, environment.action_space(constants), width, key)
 
 
 def _settings(horizon: int, batch: int, estimator: str, baseline: str, episodes: int) -> dict[str, Any]:

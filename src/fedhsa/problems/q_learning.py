@@ -66,12 +66,7 @@ class SynchronousQAgent(AbstractPairAgent):
 
 
 def from_model(
-    model: Model,
-    behaviour: Any = None,
-    features: Any = None,
-    *,
-    synchronous: bool = False,
-    start: str = "stationary",
+    model: Model, behaviour: Any = None, features: Any = None, *, synchronous: bool = False, start: str = "stationary"
 ) -> Problem:
     r"""Make the problem of Q-learning in the agents' models under fixed behaviours.
 
@@ -173,9 +168,8 @@ def conditions(problem: Problem, tries: int = 200, key: int = 0) -> Conditions:
     own = np.einsum("msa,msad,msae->de", agents.visits, agents.features, agents.features)
     margin = np.inf
     for theta in parameters:
-        best = np.take_along_axis(agents.features, (agents.features @ theta).argmax(-1)[..., None, None], axis=2)[
-            :, :, 0
-        ]
+        chosen = (agents.features @ theta).argmax(-1)[..., None, None]
+        best = np.take_along_axis(agents.features, chosen, axis=2)[:, :, 0]
         weights = by_state * agents.discount**2
         margin = min(margin, np.linalg.eigvalsh(own - np.einsum("ms,msd,mse->de", weights, best, best))[0])
     return Conditions(root, float(margin) / problem.num_agents, len(parameters))

@@ -10,7 +10,7 @@ from .._generate import blend, per_agent, with_radius
 from .._random import host_generator
 from .._types import SeedLike
 from ..kernels import Affine
-from ..sources import VAR1, AbstractSource
+from ..sources import VAR1
 from .base import AbstractAgent, Problem
 
 __all__ = ["QuadraticAgent", "Spectrum", "from_arrays", "random", "spectrum"]
@@ -19,7 +19,6 @@ __all__ = ["QuadraticAgent", "Spectrum", "from_arrays", "random", "spectrum"]
 class QuadraticAgent(AbstractAgent):
     r"""$G_i(\theta, z) = -(A_i \theta - b_i) + z$: the negative gradient of a quadratic, plus Markov noise $z$."""
 
-    source: AbstractSource
     A: np.ndarray
     b: np.ndarray
 

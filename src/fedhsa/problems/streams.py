@@ -11,7 +11,7 @@ import numpy as np
 import scipy
 
 from .. import _check, tree
-from ..sources import AbstractSource, Replay
+from ..sources import Replay
 from ._pairs import Pairs, cut_to_shortest, make_pairs
 from ._tables import Table
 from .base import AbstractAgent, Problem
@@ -28,7 +28,6 @@ Scales: TypeAlias = Mapping[str, tuple[float, float]]
 class LinearAgent(AbstractAgent):
     r"""Least squares: $G_i(\theta, (X, y)) = \frac1B X^T (y - X \theta) - \lambda \theta$ for $B$ pairs at a time."""
 
-    source: AbstractSource
     regularisation: np.ndarray
 
     affine: ClassVar[bool] = True
@@ -44,7 +43,6 @@ class LinearAgent(AbstractAgent):
 class LogisticAgent(AbstractAgent):
     r"""Classes -1 and 1: $G_i(\theta, (X, y)) = \frac1B \sum_b \sigma(-y_b x_b^T \theta) y_b x_b - \lambda \theta$."""
 
-    source: AbstractSource
     regularisation: np.ndarray
 
     def operator(self, theta, o, /):
@@ -331,7 +329,8 @@ def _scales(
 ) -> dict[str, tuple[float, float]]:
     """Centre and scale of every column, from its training values; classes are not scaled."""
     found: dict[str, tuple[float, float]] = {}
-    for name, values in [(target, train.target), *zip([name for name, _ in design], _inputs(train), strict=True)]:
+    inputs = np.moveaxis(train.inputs[..., 1:], -1, 0)  # one by one, without the constant
+    for name, values in [(target, train.target), *zip([name for name, _ in design], inputs, strict=True)]:
         if name in found:
             continue
         if name in fixed or standardise is False:
@@ -358,11 +357,6 @@ def _agreed(standardise: Mapping, name: str) -> tuple[float, float]:
     _check.number("standardise", centre)
     _check.number("standardise", scale, above=0.0, remedy=f"It is the scale of {name!r}.")
     return float(centre), float(scale)
-
-
-def _inputs(pairs: Pairs) -> list[np.ndarray]:
-    """The inputs one by one, without the constant."""
-    return list(np.moveaxis(pairs.inputs[..., 1:], -1, 0))
 
 
 def _scaled(pairs: Pairs, scales: Scales, target: str, design: list[tuple[str, int]]) -> Pairs:

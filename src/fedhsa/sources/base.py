@@ -85,6 +85,19 @@ class AbstractSource(eqx.Module):
         return jax.tree.map(lambda x: jnp.zeros((length, *jnp.shape(x)), jnp.asarray(x).dtype), self.like)
 
 
+class AbstractIndependent(AbstractSource):
+    """The base class of sources whose observations are independent, so that the chain has no state."""
+
+    def init(self, key, /):
+        return ()
+
+    def sample(self, key, /):
+        return ()
+
+    def draw(self, keys, state, /):
+        return jax.vmap(lambda key: self.step(key, ()))(keys)
+
+
 class Silent(AbstractSource):
     """A source without observations, for agents without noise.
 

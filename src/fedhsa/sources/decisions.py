@@ -8,11 +8,11 @@ import numpy as np
 from jaxtyping import Array, PyTree, UInt32
 
 from .._random import fold_in
-from .base import AbstractSource
+from .base import AbstractIndependent, AbstractSource
 from .finite import alias_draw, alias_table, key_bits
 
 
-class Generative(AbstractSource):
+class Generative(AbstractIndependent):
     """A simulator: the observation is a next state for every pair of state and action.
 
     **Arguments:**
@@ -33,20 +33,11 @@ class Generative(AbstractSource):
     def __init__(self, laws: np.ndarray):
         self.laws, self._table = laws, alias_table(laws)
 
-    def init(self, key, /):
-        return ()
-
-    def sample(self, key, /):
-        return ()
-
     def step(self, key, state, /):
         pairs = jnp.arange(self._table.shape[-3])
         return (), jax.vmap(lambda bits, pair: alias_draw(bits, self._table, pair))(
             key_bits(fold_in(key, pairs)), pairs
         )
-
-    def draw(self, keys, state, /):
-        return jax.vmap(lambda key: self.step(key, ()))(keys)
 
 
 class PendingSteps(NamedTuple):
@@ -120,19 +111,11 @@ class Decisions(AbstractControlled):
 
 
 class Decision(NamedTuple):
-    """A state, the action taken there, and a state that followed.
-
-    !!! example
-        >>> Decision(state=0, action=1, next_state=2).action
-        1
-    """
+    """A state, the action taken there, and a state that followed."""
 
     state: Any
-    """The state."""
     action: Any
-    """The action."""
     next_state: Any
-    """The state that followed."""
 
 
 class Restarts(Decisions):

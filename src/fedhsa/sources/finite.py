@@ -51,7 +51,7 @@ class FiniteChain(AbstractSource):
         P = P if batched else P[None]
         check_kernel(P[:1] if is_shared(P) else P)
         stationary = stationary_law(P)
-        start = stationary if start is None else _start_law(start, stationary.shape)
+        start = stationary if start is None else start_law(start, stationary.shape)
         visits = alias_table(stationary)
         unbatch = (lambda x: x) if batched else (lambda x: x[0])
         self.transition = unbatch(P)
@@ -90,12 +90,7 @@ class FiniteChain(AbstractSource):
 
 
 class Transition(NamedTuple):
-    """Two consecutive states of a chain.
-
-    !!! example
-        >>> Transition(state=0, next_state=1).next_state
-        1
-    """
+    """Two consecutive states of a chain."""
 
     state: Shaped[Array, "*batch"]
     """The state at time $t$."""
@@ -202,7 +197,8 @@ def _period(P: np.ndarray) -> int:
     return int(np.gcd.reduce(level[i] + 1 - level[j]))
 
 
-def _start_law(start, shape: tuple[int, int]) -> np.ndarray:
+def start_law(start: Any, shape: tuple[int, int]) -> np.ndarray:
+    """The distributions of the first state, `(agents, S)`, from one of them, one per agent, or a state."""
     if isinstance(start, int | np.integer):
         if not 0 <= start < shape[1]:
             raise ValueError(f"`start` must be a state from 0 to {shape[1] - 1}, got {start}.")

@@ -63,18 +63,14 @@ class LinearGaussian(AbstractSource):
         return self._factor @ self._normal(key)
 
     def step(self, key, state, /):
-        next_state = self._move(state, self._normal(key))
-        return next_state, Transition(state, next_state)
+        return self._move(state, self._normal(key))
 
     def draw(self, keys, state, /):
-        def move(state, normal):
-            next_state = self._move(state, normal)
-            return next_state, Transition(state, next_state)
-
-        return jax.lax.scan(move, state, jax.vmap(self._normal)(keys))
+        return jax.lax.scan(self._move, state, jax.vmap(self._normal)(keys))
 
     def _move(self, state, normal):
-        return self.transition @ state + self._noise_factor @ normal
+        next_state = self.transition @ state + self._noise_factor @ normal
+        return next_state, Transition(state, next_state)
 
     def _normal(self, key):
         n = self._factor.shape[-1]

@@ -59,12 +59,7 @@ class Windows(AbstractSource):
 
 
 class Traced(NamedTuple):
-    """Two consecutive states of a chain, and the trace of the features up to the first.
-
-    !!! example
-        >>> Traced(state=0, next_state=1, trace=np.array([1.0, 0.0])).next_state
-        1
-    """
+    """Two consecutive states of a chain, and the trace of the features up to the first."""
 
     state: Int[Array, "*batch"]
     """The state at time $t$."""

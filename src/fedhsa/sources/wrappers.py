@@ -6,10 +6,10 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from .. import tree
-from .base import AbstractSource
+from .base import AbstractIndependent, AbstractSource
 
 
-class IID(AbstractSource):
+class IID(AbstractIndependent):
     """Independent observations from the stationary distribution of `source`: the paper's warm-up setting.
 
     **Arguments:**
@@ -24,18 +24,9 @@ class IID(AbstractSource):
 
     source: AbstractSource = eqx.field(converter=lambda source: source.sampled())
 
-    def init(self, key, /):
-        return ()
-
     def step(self, key, state, /):
         start, move = jax.random.split(key)
         return (), self.source.step(move, self.source.sample(start))[1]
-
-    def draw(self, keys, state, /):
-        return jax.vmap(lambda key: self.step(key, ()))(keys)
-
-    def sample(self, key, /):
-        return ()
 
     def expect(self, function, /):
         return self.source.expect(function)

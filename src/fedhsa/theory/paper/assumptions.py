@@ -186,7 +186,9 @@ def _conditions(c: Constants, algorithm: AbstractAlgorithm, rounds: int | None) 
         why = "The paper's theorems are about a constant step size; schedules are not covered."
         return [Line(name, UNKNOWN, why) for name in ("Theorem 1", "Theorem 2")]
     H, eta, L = algorithm.local_steps, float(algorithm.step_size), c.L
-    lines = [_server_step(algorithm), _compare("Drift lemma: step", eta, 1 / (L * H), "eta", "1/(LH)")]
+    holds = HOLDS if algorithm.server_step == 1 else FAILS
+    lines = [Line("Theorems: server step", holds, f"alpha_g = {algorithm.server_step}; the theorems require 1.")]
+    lines.append(_compare("Drift lemma: step", eta, 1 / (L * H), "eta", "1/(LH)"))
     if not c.mu > 0:
         return [*lines, *(Line(f"Theorem {k}: step", FAILS, f"mu = {c.mu:.4g} is not positive.") for k in (1, 2))]
     lines += [
@@ -205,22 +207,13 @@ def _conditions(c: Constants, algorithm: AbstractAlgorithm, rounds: int | None) 
     return lines
 
 
-def _server_step(algorithm: FedHSA) -> Line:
-    one = algorithm.server_step == 1
-    return Line(
-        "Theorems: server step", HOLDS if one else FAILS, f"alpha_g = {algorithm.server_step}; the theorems require 1."
-    )
-
-
 def _sampling(c: Constants) -> Line:
     name = "Theorem 1: i.i.d. sampling"
     if c.sampling in ("independent", "none"):
         return Line(name, HOLDS, f"Sampling is {c.sampling}.")
     verdict = FAILS if c.sampling == "markov" else UNKNOWN
     return Line(
-        name,
-        verdict,
-        f"Sampling is {c.sampling}; `problem.iid()` samples independently, and Theorem 2 covers chains.",
+        name, verdict, f"Sampling is {c.sampling}; `problem.iid()` samples independently, and Theorem 2 covers chains."
     )
 
 

@@ -3,7 +3,8 @@ r"""The paper's bounds, one function per displayed result, in its symbols and as
 Symbols: `M` agents, `H` local steps, `eta` $\eta$, $\alpha = H \eta$ (the results are for $\alpha_g = 1$), `L`, `mu`,
 `sigma`, `rho`, `c` as in `theory.constants`, `tau_bar` $\bar\tau = \tau(\alpha^2)$, `error` $E|\bar\theta^{(t)} -
 \theta^\star|^2$, `d_0` the same at the start, `drift` the mean $\frac1{MH} \sum_{i,\ell} E|\theta_{i,\ell}^{(t)} -
-\bar\theta^{(t)}|^2$. Numbers may be arrays. `evaluate` takes the symbols from a problem's constants and a FedHSA.
+\bar\theta^{(t)}|^2$. They are the arguments of the functions. Numbers may be arrays. `evaluate` takes the symbols from
+a problem's constants and a FedHSA.
 
 The keyword `constant` is the factor hidden in $O(\cdot)$, one for all hidden terms. Its default is
 
@@ -67,8 +68,6 @@ def theorem_1(
     $$d_T \le e^{-\mu \alpha T / 2} d_0
       + O\Bigl(\frac{\alpha L^2}{\mu M H} + \frac{\alpha^2 L^4}{\mu^2}\Bigr) \sigma^2$$
 
-    **Arguments:** the symbols in the introduction of this module.
-
     !!! example
         >>> float(theorem_1(T=0, d_0=3.0, M=1, H=1, eta=0.5, L=1.0, mu=1.0, sigma=1.0))      # 3 + 0.5 + 0.25
         3.75
@@ -82,8 +81,6 @@ def theorem_1_step(*, H: int, L: float, mu: float, C: float = 1.0) -> float:
     r"""Returns the largest step size of Theorem 1, $\eta = \mu / (2 C L^2 H)$.
 
     $C$ is calibrated; the proof's constant exceeds 84.
-
-    **Arguments:** the symbols in the introduction of this module.
 
     !!! example
         >>> theorem_1_step(H=10, L=2.0, mu=1.0)
@@ -114,8 +111,6 @@ def theorem_2(
     The appendix ends with $O(d_0 + \sigma)$ instead of $O(d_0 + \sigma^2)$. This is a misprint, since the square of the
     preceding line contains $\sigma^2$. The theorem's statement is weaker because $\sigma \ge 1$, and it is used here.
 
-    **Arguments:** the symbols in the introduction of this module.
-
     !!! example
         >>> float(theorem_2(T=0, d_0=3.0, M=1, H=1, eta=0.5, L=1.0, mu=1.0, sigma=1.0, rho=0.5, tau_bar=2))
         6.25
@@ -129,8 +124,6 @@ def theorem_2_step(*, H: int, L: float, mu: float, tau_bar: float, C: float = 1.
     r"""Returns the largest step size of Theorem 2, $\eta = \mu / (C' \bar\tau L^2 H)$, for a given $\bar\tau$.
 
     $\bar\tau = \tau(\alpha^2)$ itself depends on the step size; `largest_step` solves for both.
-
-    **Arguments:** the symbols in the introduction of this module.
 
     !!! example
         >>> theorem_2_step(H=10, L=2.0, mu=1.0, tau_bar=5.0)
@@ -159,8 +152,6 @@ def corollary_1(
     The logarithms hidden by the tilde are $\log^2(MHT)$: with this step size, the $\alpha^2$ term of Theorem 2 becomes
     $16 \log^2(MHT) L^4 / (\mu^4 T^2)$, which also explains the default 16.
 
-    **Arguments:** the symbols in the introduction of this module.
-
     !!! example
         >>> few, many = (
         ...     corollary_1(T=10_000, d_0=1, M=M, H=10, L=1, mu=1, sigma=1, rho=0.5, tau_bar=5) for M in (1, 10)
@@ -179,8 +170,6 @@ def corollary_1_rounds(
     $\frac{L^2}{\mu^2} \max\{4 C' \bar\tau \log(MHT), MH(1-\rho)/\bar\tau\}$.
 
     It depends on the number of rounds itself, through the logarithm and $\bar\tau$.
-
-    **Arguments:** the symbols in the introduction of this module.
 
     !!! example
         >>> corollary_1_rounds(T=10_000, M=10, H=10, L=1.0, mu=1.0, rho=0.5, tau_bar=5.0) < 10_000
@@ -347,7 +336,7 @@ def operator_size(*, distance: Any, L: float, sigma: float, constant: float = 4.
 
     $|G_i|$ and $|\bar G_i|$ alone are at most half of it.
 
-    **Arguments:** `distance` $|\theta - \theta^\star|$, and the symbols in the introduction of this module.
+    `distance` is $|\theta - \theta^\star|$.
 
     !!! example
         >>> found = operator_size(distance=1.0, L=2.0, sigma=0.5)
@@ -365,7 +354,7 @@ def mixing_bias(*, distance: Any, tau: Any, L: float, sigma: float, rho: float, 
 
     The paper's $O$ includes $c_i$, which is not a universal constant. Pass `c`, the largest $c_i$, for a valid bound.
 
-    **Arguments:** `distance` $|\theta - \theta^\star|$, and the symbols in the introduction of this module.
+    `distance` is $|\theta - \theta^\star|$.
 
     !!! example
         >>> found = mixing_bias(distance=1.0, tau=3, L=1.0, sigma=1.0, rho=0.5)
@@ -381,7 +370,7 @@ def drift(*, error: Any, H: int, eta: float, L: float, sigma: float, constant: f
     $$|\theta_{i,\ell}^{(t)} - \bar\theta^{(t)}|^2
       \le O(\eta^2 L^2 H^2) (|\bar\theta^{(t)} - \theta^\star|^2 + \sigma^2)$$
 
-    **Arguments:** the symbols in the introduction of this module; `error` may be that of a single run.
+    `error` may be that of a single run.
 
     !!! example
         >>> f"{drift(error=1.0, H=10, eta=0.01, L=1.0, sigma=1.0, constant=4.0):.2f}"
@@ -410,8 +399,6 @@ def variance_reduction(
 
     As in `mixing_bias`, the last term requires `c`.
 
-    **Arguments:** the symbols in the introduction of this module.
-
     !!! example
         >>> found = variance_reduction(error=1.0, drift=0.0, M=10, H=10, eta=0.001, L=1.0, sigma=1.0, rho=0.5)
         >>> f"{found:.3g}"
@@ -438,8 +425,6 @@ def one_step_iid(
 
     $$(1 - \alpha\mu + O(\alpha^2 L^2))\,\text{error} + O\Bigl(\frac{\alpha^2 L^2 \sigma^2}{MH}\Bigr)
       + O\Bigl(\frac{\alpha L^2}{\mu} + \alpha^2 L^2\Bigr) \text{drift}$$
-
-    **Arguments:** the symbols in the introduction of this module.
 
     !!! example
         >>> found = one_step_iid(error=1.0, drift=0.0, M=10, H=10, eta=0.001, L=1.0, mu=1.0, sigma=1.0)
@@ -471,7 +456,7 @@ def one_step_markov(
     $$(1 - \alpha\mu + O(L^2 \alpha^2))\,\text{error} + O\Bigl(L^2 \alpha^2 + \frac{L^2 \alpha}{\mu}\Bigr) \text{drift}
       + O(L^2 \alpha^6 \sigma^2) + O\Bigl(\frac{L^2 \alpha^2 \sigma^2}{MH(1-\rho)}\Bigr) + T_{bias}$$
 
-    **Arguments:** `bias` $T_{bias}$, which `markov_bias` bounds, and the symbols in the introduction of this module.
+    `bias` is $T_{bias}$, which `markov_bias` bounds.
 
     !!! example
         >>> found = one_step_markov(error=1, drift=0, bias=0, M=10, H=10, eta=0.001, L=1, mu=1, sigma=1, rho=0.5)
@@ -485,16 +470,7 @@ def one_step_markov(
 
 
 def parameter_change(
-    *,
-    error: Any,
-    M: int,
-    H: int,
-    eta: float,
-    L: float,
-    sigma: float,
-    rho: float,
-    tau_bar: float,
-    constant: float = 1.0,
+    *, error: Any, M: int, H: int, eta: float, L: float, sigma: float, rho: float, tau_bar: float, constant: float = 1.0
 ):
     r"""Computes the bound of the change over $\bar\tau$ rounds, for $\eta \le 1 / (\tilde C \bar\tau H L^2)$:
 
@@ -502,8 +478,6 @@ def parameter_change(
       + O\Bigl(\bar\tau^2 L^4 \alpha^4 + \frac{\bar\tau^2 L^2 \alpha^2}{MH(1-\rho)}\Bigr) \sigma^2$$
 
     The lemma introduces its constant as $\bar C$ and uses it as $\tilde C$; they are the same.
-
-    **Arguments:** the symbols in the introduction of this module.
 
     !!! example
         >>> found = parameter_change(error=1.0, M=10, H=10, eta=0.001, L=1.0, sigma=1.0, rho=0.5, tau_bar=2.0)
@@ -537,8 +511,6 @@ def markov_bias(
     The last term of the statement has $\tau$ where the proof has $\bar\tau$; this function follows the proof. `measure`
     measures $T_{bias}$ itself.
 
-    **Arguments:** the symbols in the introduction of this module.
-
     !!! example
         >>> found = markov_bias(error=1.0, M=10, H=10, eta=0.001, L=1.0, mu=1.0, sigma=1.0, rho=0.5, tau_bar=2.0)
         >>> f"{found:.3g}"
@@ -569,8 +541,6 @@ def one_step(
       + O\Bigl(\frac{\bar\tau \alpha^2 L^2}{MH(1-\rho)} + \frac{\alpha^3 L^4}\mu\Bigr) \sigma^2$$
 
     Its proof uses $\alpha \le \bar\tau \mu / L^2$, which the theorem's $\alpha \le \mu / (C' \bar\tau L^2)$ implies.
-
-    **Arguments:** the symbols in the introduction of this module.
 
     !!! example
         >>> found = one_step(error=1.0, M=10, H=10, eta=0.001, L=1.0, mu=1.0, sigma=1.0, rho=0.5, tau_bar=2.0)

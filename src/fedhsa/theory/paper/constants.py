@@ -40,7 +40,6 @@ class Constants:
 
     num_agents: int
     """The number of agents $M$."""
-    """$M$."""
     sampling: str
     """The kind of observations: "markov", "independent", "none" (no noise), "recorded" or "unknown"."""
     lipschitz: np.ndarray

@@ -97,10 +97,7 @@ class Measured(AbstractAlgorithm):
             alpha = self.algorithm.local_steps * eta * self.algorithm.server_step
             return Server(inner.theta, inner, server.start, 2 * alpha * report.noise, report.drift)
 
-        return (
-            Exchange(operator.name, ask, operator.local, average),
-            Exchange(delta.name, send, local, move),
-        )
+        return (Exchange(operator.name, ask, operator.local, average), Exchange(delta.name, send, local, move))
 
     def _report(self, g_bar, memory, agent, block, round):
         """Repeats the local steps and returns their measurements."""
@@ -118,10 +115,6 @@ class Measured(AbstractAlgorithm):
 def bias(snapshot: Any) -> Any:
     r"""Records $\langle \bar\theta^{(t)} - \theta^\star, \text{push}\rangle$ of one run, whose mean is $T_{bias}$.
 
-    **Arguments:**
-
-    - `snapshot`: the argument that `simulate` passes to recorders, for a run of `Measured`.
-
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=2, num_states=3, dim=2)
         >>> method = Measured(fedhsa.FedHSA(0.05, local_steps=2))
@@ -134,10 +127,6 @@ def bias(snapshot: Any) -> Any:
 def drift(snapshot: Any) -> Any:
     r"""Records the drift of the round, $\frac1{MH} \sum_{i,\ell} |\theta_{i,\ell}^{(t)} - \bar\theta^{(t)}|^2$.
 
-    **Arguments:**
-
-    - `snapshot`: the argument that `simulate` passes to recorders, for a run of `Measured`.
-
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=2, num_states=3, dim=2)
         >>> method = Measured(fedhsa.FedHSA(0.05, local_steps=2))
@@ -149,10 +138,6 @@ def drift(snapshot: Any) -> Any:
 
 def variance(snapshot: Any) -> Any:
     r"""Records $|\text{push}|^2 / 2$ of one run, whose mean the variance reduction lemma bounds.
-
-    **Arguments:**
-
-    - `snapshot`: the argument that `simulate` passes to recorders, for a run of `Measured`.
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=2, num_states=3, dim=2)

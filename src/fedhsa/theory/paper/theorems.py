@@ -72,18 +72,11 @@ def theorem_2(
     The constants $L$, $\mu$, $\sigma$, $\rho$ and $\bar\tau = \tau(\alpha^2)$ are those of the problem at the
     algorithm's step size. The factors hidden in $O(\cdot)$ and in $C'$ are calibrated (see `bounds`).
 
-    **Arguments:**
+    The arguments and the result are those of `theorem_1`, except for
 
-    - `problem`: any problem with finite chains; independent observations are chains that mix in one step.
-    - `algorithm`: `FedHSA` with `server_step` 1 and a constant step size of at most `bounds.largest_step`.
-    - `rounds`: $T \ge 2 \bar\tau$, one number or several.
-    - `theta`: the initial parameter. Default: zeros.
-    - `constants`: `theory.constants(problem)`, if it is already computed.
-    - `constant`: the factor hidden in $O(\cdot)$.
-
-    **Returns:** a number, or an array with one number for each of `rounds`.
-
-    Raises `ValueError` with the reason if an assumption or a condition fails; warns if a constant was only sampled.
+    - `problem`: any problem with finite chains; independent observations are chains that mix in one step;
+    - `algorithm`: its step size is at most `bounds.largest_step`;
+    - `rounds`: $T \ge 2 \bar\tau$.
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=3, num_states=6, dim=2)

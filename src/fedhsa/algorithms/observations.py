@@ -1,13 +1,51 @@
-"""Experience replay: a round's observations are stored, and those used are drawn from them at random."""
+"""Wrappers that change which observations are used: evenly spaced ones, or random ones of a round's."""
 
 import equinox as eqx
 import jax
 
 from .. import _check, tree
 from .._random import Stream, fold_in
-from .base import AbstractAlgorithm, Exchange
 from .demands import Effect
-from .wrapper import AbstractWrapper
+from .wrapper import AbstractWrapper, with_blocks
+
+
+class Thinned(AbstractWrapper):
+    r"""The method uses only some observations of each agent, evenly spaced.
+
+    It uses every $q$-th observation: $o_{i, (tH + \ell) q}$ instead of $o_{i, tH + \ell}$.
+
+    With $q$ near the mixing time these are almost independent. The cost counts all $q H$ observations of a round; the
+    operator is evaluated only at those used. `problem.iid()` is the limit as $q$ grows, without the cost.
+
+    **Arguments:**
+
+    - `algorithm`: the method.
+    - `every`: $q$, at least 1.
+
+    Raises `ValueError` if `every` is less than 1.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
+        >>> cost = fedhsa.cost(problem, Thinned(fedhsa.FedHSA(0.02, local_steps=5), every=4))
+        >>> cost.samples, cost.evaluations
+        (20, 5)
+
+    !!! cite "Mangold et al. (2024), arXiv:2402.04114: the variant of FedLSA for Markov data"
+    """
+
+    every: int = eqx.field(static=True)
+
+    effects = Effect.NOTHING
+
+    def __check_init__(self):
+        _check.count("every", self.every, remedy="Use `every=1` to use all observations.")
+
+    @property
+    def block_length(self):
+        return self.every * self.algorithm.block_length
+
+    def _around(self, exchange, number):
+        return with_blocks(exchange, lambda block, round: tree.take(block, slice(None, None, self.every)))
 
 
 class Replayed(AbstractWrapper):
@@ -37,7 +75,6 @@ class Replayed(AbstractWrapper):
         Their analysis also leaves a gap between buffers, which their script does not.
     """
 
-    algorithm: AbstractAlgorithm
     buffer: int = eqx.field(static=True)
 
     effects = Effect.NOTHING
@@ -49,10 +86,6 @@ class Replayed(AbstractWrapper):
     def block_length(self):
         return self.buffer
 
-    @property
-    def exchanges(self):
-        return tuple(self._replay(exchange) for exchange in self.algorithm.exchanges)
-
     def check(self, problem):
         self.algorithm.check(problem)
         if problem.controlled:
@@ -61,12 +94,10 @@ class Replayed(AbstractWrapper):
                 "replayed observations were made under another parameter. Use the method without Replayed."
             )
 
-    def _replay(self, exchange: Exchange) -> Exchange:
-        def local(message, memory, agent, block, round):
+    def _around(self, exchange, number):
+        def drawn(block, round):
             # Every exchange of a round draws the same observations.
             key, used = fold_in(round.agent_key, Stream.REPLAY), (self.algorithm.block_length,)
-            return exchange.local(
-                message, memory, agent, tree.take(block, jax.random.randint(key, used, 0, self.buffer)), round
-            )
+            return tree.take(block, jax.random.randint(key, used, 0, self.buffer))
 
-        return exchange._replace(local=local)
+        return with_blocks(exchange, drawn)
