@@ -285,15 +285,9 @@ def known_of(prediction: Prediction) -> dict[str, Any]:
 
 def unstable(dim: int) -> dict[str, Any]:
     """Returns the fields of a prediction for a method that diverges."""
-    nowhere, nothing = np.full(dim, np.inf), np.zeros(dim)
-    return {
-        "stable": False,
-        "heterogeneity_bias": nowhere,
-        "markov_bias": nothing,
-        "curvature_bias": nothing,
-        "covariance": np.diag(nowhere),
-        "persistent_bias": nowhere,
-    }
+    nowhere = np.full(dim, np.inf)
+    found = {"stable": False, "covariance": np.diag(nowhere), "heterogeneity_bias": nowhere, "persistent_bias": nowhere}
+    return found | dict.fromkeys(("markov_bias", "curvature_bias"), np.zeros(dim))
 
 
 def undecided(dim: int) -> dict[str, Any]:

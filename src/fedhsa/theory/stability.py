@@ -340,11 +340,8 @@ class ManyRoundMaps:
         if self.modes is None:
             rules = [self.rule._replace(step_size=s, local_steps=int(H)) for s, H in zip(steps, numbers, strict=True)]
             return np.stack([rule.transition(self.A) for rule in rules])
-        return self._maps(self.modes, steps, numbers)
-
-    def _maps(self, modes: Eigenmodes, steps: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        eta, H, kappa, identity = steps[:, None], numbers[:, None], self.rule.correction, np.eye(len(self.A_bar))
-        moved = 0.0
+        eta, H, modes, moved = steps[:, None], numbers[:, None], self.modes, 0.0
+        kappa, identity = self.rule.correction, np.eye(len(self.A_bar))
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             z = eta * modes.values
             powers = (1 + z) ** H

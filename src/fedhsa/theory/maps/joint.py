@@ -167,15 +167,9 @@ class Joint:
     def ends(self) -> JointMap:
         """Returns the map without its matrix, which may be large."""
         self.check()
-        after, spread, _ = self.play(self.base, self.start_spread.T, index=0)
-        offset = self.play(self.base)[0][0] - self.base
-        return JointMap(
-            np.empty((0, 0)),
-            offset[self.kept],
-            self.shown[:, self.kept],
-            (after[0] - self.base)[self.kept],
-            spread[:, self.kept].T,
-        )
+        kept, (after, spread, _) = self.kept, self.play(self.base, self.start_spread.T, index=0)
+        offset, first = (self.play(self.base)[0][0] - self.base)[kept], (after[0] - self.base)[kept]
+        return JointMap(np.empty((0, 0)), offset, self.shown[:, kept], first, spread[:, kept].T)
 
     def map(self) -> JointMap:
         """Returns the map of a round."""
