@@ -316,7 +316,6 @@ class _Search:
         self.start = Moments(start, np.zeros((len(start),) * 2))
 
     def choice(self, methods: Iterator[_Method], other_server_steps: Sequence[float], schedules: bool) -> Choice:
-        """Returns the best of all methods."""
         unknown: dict[str, Unknown] = {}
 
         @contextlib.contextmanager
@@ -628,7 +627,6 @@ def _times(factor: float, step: float | AbstractSchedule) -> float | Stages:
 
 
 def _verified(problem: Problem, choice: Choice, target: float | None, theta: Any, key: SeedLike) -> Choice:
-    """Returns the choice with its simulated error."""
     from ..engine import simulate
 
     rounds = int(choice.reach.rounds)

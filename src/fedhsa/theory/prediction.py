@@ -253,9 +253,7 @@ class Prediction:
             return "none: the error goes to 0"
         bias = 100 * float(self.bias @ self.bias) / self.floor
         parts = f"{bias:.3g}{FIXED}% squared bias, {100 - bias:.3g}{FIXED}% noise"
-        within = (
-            "" if self.interval is None else f" (95{FIXED}% interval {self.interval[0]:.3g} to {self.interval[1]:.3g})"
-        )
+        within = "" if self.interval is None else " (95{}% interval {:.3g} to {:.3g})".format(FIXED, *self.interval)
         return f"mean-square error {self.floor:.3g}{within}: {parts}"
 
     def __repr__(self):

@@ -55,7 +55,6 @@ class Limit(float):
     """A description of the values that were tried. A narrow band of instability between them can be missed."""
 
     def __new__(cls, value: float, kind: str, scanned: str):
-        """Creates the number with its two descriptions."""
         self = float.__new__(cls, value)
         self.kind, self.scanned = kind, scanned
         return self
@@ -172,9 +171,8 @@ def largest_mean_square_step(
     while not growth(low) < 0:
         low /= 10
         if low < SMALLEST * base:
-            return Limit(
-                0.0, KINDS[worst], f"one step a decade from {low:.3g} to {BELOW * base:.3g}, none of them stable"
-            )
+            tried = f"one step a decade from {low:.3g} to {BELOW * base:.3g}, none of them stable"
+            return Limit(0.0, KINDS[worst], tried)
     first, points = low, low * 10 ** (np.arange(1, math.log10(ABOVE * base / low) * COARSE + 1) / COARSE)
     for step in np.unique([*points, *([own] if low < own < points[-1] else [])]):
         if not (now := growth(step)) < 0:

@@ -110,7 +110,6 @@ class OpenAgents(NamedTuple):
 
     @property
     def dim(self) -> int:
-        """$d$."""
         return self.W.shape[-1] - 1
 
     def spread(self, X: np.ndarray) -> np.ndarray:
@@ -132,7 +131,6 @@ class OpenAgents(NamedTuple):
         return np.linalg.matrix_power(self.P - self.pi[:, None], steps)
 
     def move_on(self, X: np.ndarray, steps: int) -> np.ndarray:
-        """Applies `move` repeatedly."""
         return self._replace(P=self.memory(steps) + self.pi[:, None]).move(X) if steps else X
 
     def coefficients(self, X: np.ndarray, scratch: Scratch | None = None) -> np.ndarray:
@@ -388,7 +386,6 @@ class ManyMoments(NamedTuple):
         return ManyMoments(*(shift @ part @ shift.T for part in self))
 
     def pack(self) -> np.ndarray:
-        """Returns the state as one vector."""
         return np.concatenate([x.ravel() for x in self])
 
     def unpack(self, vector: np.ndarray) -> "ManyMoments":

@@ -415,9 +415,8 @@ class SetsLaw(MomentLaw):
         w = there / np.maximum(there.sum(1, keepdims=True), 1)
         first = np.full_like(w, 1 / M) if all_first else w
         kappa, scale, powers = rule.correction, rule.server_step * rule.step_size, local_powers(A, *rule[:2])
-        S = powers.sum(0)
-        S_mean, moved = np.einsum("nm,mij->nij", w, S), S @ np.concatenate([A, r[..., None]], axis=2)
-        g = np.einsum("nm,mik->nik", first, np.concatenate([A, r[..., None]], axis=2))
+        S, G = powers.sum(0), np.concatenate([A, r[..., None]], axis=2)
+        S_mean, moved, g = np.einsum("nm,mij->nij", w, S), S @ G, np.einsum("nm,mik->nik", first, G)
         self.maps = np.zeros((len(w), d + 1, d + 1)) + np.eye(d + 1)
         self.maps[:, :-1] += scale * (kappa * S_mean @ g + (1 - kappa) * np.einsum("nm,mik->nik", w, moved))
         self.transition = np.einsum("n,nij->ij", self.chances, self.maps)[:-1, :-1]

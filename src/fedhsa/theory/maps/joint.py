@@ -172,7 +172,6 @@ class Joint:
         return JointMap(np.empty((0, 0)), offset, self.shown[:, kept], first, spread[:, kept].T)
 
     def map(self) -> JointMap:
-        """Returns the map of a round."""
         return self.ends()._replace(transition=self.linear(np.eye(self.size)))
 
     def parameters(self, rounds: int, theta: np.ndarray) -> np.ndarray:

@@ -272,7 +272,6 @@ def _weights(kernel: str, x: np.ndarray) -> np.ndarray:
 
 
 def _fast_length(least: int) -> int:
-    """Returns the next length with a fast Fourier transform."""
     length = scipy.fft.next_fast_len(least, real=True)
     assert length is not None
     return length
