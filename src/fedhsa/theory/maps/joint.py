@@ -256,7 +256,7 @@ def ways_of_the_coin(problem: Problem, algorithm: AbstractAlgorithm) -> tuple[np
     def once(theta):
         begun = start(algorithm, theta, problem.num_agents)
         round = Listening(jnp.ones((), int), jax.random.key(0), num_agents=problem.num_agents)
-        return _play(problem.agents, algorithm, begun, (), round)
+        return _play(problem.agents, algorithm, begun, round)
 
     with precision():
         try:
@@ -274,10 +274,10 @@ def ways_of_the_coin(problem: Problem, algorithm: AbstractAlgorithm) -> tuple[np
     return (edges[:-1] + edges[1:]) / 2, np.diff(edges)
 
 
-def _play(agents: Any, algorithm: AbstractAlgorithm, state: tuple[Any, Any], block: Any, shared: Round):
+def _play(agents: Any, algorithm: AbstractAlgorithm, state: tuple[Any, Any], shared: Round):
     """Runs one round of one seed without random numbers."""
     keys = fold_in(shared.key, jnp.arange(shared.num_agents))
-    return play(algorithm, one_seed(agents, block, shared, keys), *state)
+    return play(algorithm, one_seed(agents, (), shared, keys), *state)
 
 
 def floats(state: Any) -> tuple[Any, Any]:
@@ -295,7 +295,7 @@ def _on_average(agents, algorithm, state, index, key, coins, weights):
 
     def fallen(coin):
         shared = _Told(index, key, coin=coin, num_agents=tree.leading_axis(agents))
-        return _play(agents, algorithm, state, (), shared)
+        return _play(agents, algorithm, state, shared)
 
     every = jax.vmap(fallen)(coins)
     return jax.tree.map(lambda x: jnp.tensordot(weights, x, 1) if eqx.is_inexact_array(x) else x[0], every)
