@@ -1,11 +1,13 @@
 """`choose`: finds the method, step size and local steps that reach a target error at the least predicted cost."""
 
+import contextlib
 import dataclasses
+import functools
 import inspect
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -248,17 +250,9 @@ class _Method(NamedTuple):
         """Whether a server step has another effect than the step size."""
         return "server_step" in self.settings and self.settings["local_steps"] > 1
 
-    def with_server_step(self, server_step: float) -> "_Method":
-        """Returns the method with another server step."""
-        return self._replace(settings=self.settings | {"server_step": server_step})
-
 
 def _class(name: str) -> Callable[..., AbstractAlgorithm]:
     return cast(Callable[..., AbstractAlgorithm], ALGORITHMS[name]) if name in ALGORITHMS else algorithm_class(name)
-
-
-def _parameters(name: str) -> Mapping[str, Any]:
-    return inspect.signature(_class(name)).parameters
 
 
 def _methods(algorithms: Sequence[str], local_steps: Sequence[int], server_step: float) -> Iterator[_Method]:
@@ -266,7 +260,7 @@ def _methods(algorithms: Sequence[str], local_steps: Sequence[int], server_step:
     for name in algorithms:
         if _own.reference(name) is None and name not in _own.entry_points("algorithm"):
             _check.choice("algorithms", name, tuple(ALGORITHMS))
-        known = _parameters(name)
+        known = inspect.signature(_class(name)).parameters
         for H in local_steps if "local_steps" in known or "probability" in known else (1,):
             settings = {"local_steps": _check.count("local_steps", H), "probability": 1 / H, "server_step": server_step}
             yield _Method(name, {setting: value for setting, value in settings.items() if setting in known})
@@ -322,38 +316,64 @@ class _Search:
         self.start = Moments(start, np.zeros((len(start),) * 2))
 
     def choice(self, methods: Iterator[_Method], other_server_steps: Sequence[float], schedules: bool) -> Choice:
-        """Returns the best of all methods."""
         unknown: dict[str, Unknown] = {}
+
+        @contextlib.contextmanager
+        def noting(name: str) -> Iterator[None]:
+            try:
+                yield
+            except (_UnknownError, TypeError) as reason:
+                unknown[name] = Unknown(name, str(reason))
+
         plans: list[_Plan] = []
         for method in methods:
             if method.name not in unknown:
-                try:
+                with noting(method.name):
                     plans.append(self.plan(method, other_server_steps))
-                except (_UnknownError, TypeError) as reason:
-                    unknown[method.name] = Unknown(method.name, str(reason))
         if self.goal.target is None and plans and not any(math.isfinite(plan.error) for plan in plans):
             budget, objective = self.goal.budget, self.goal.objective
             raise ValueError(f"`budget` {budget:g} is too small for one round of any candidate, in {objective}.")
-        found: list[Candidate] = []
-        all_seen: list[tuple[Candidate, _Plan, _Seen]] = []
+        found: list[tuple[Candidate, _Seen, _Plan]] = []
         for plan in sorted(plans, key=self.value):
-            if plan.method.name not in unknown and not any(self.hopeless(plan, candidate) for candidate in found):
-                try:
-                    best, seen = self.refined(plan)
-                except (_UnknownError, TypeError) as reason:
-                    unknown[plan.method.name] = Unknown(plan.method.name, str(reason))
-                    continue
-                found.append(best)
-                all_seen.append((best, plan, seen))
-        if found:
-            best, plan, seen = min(all_seen, key=lambda entry: self.value(entry[0]))
-            found.append(best := self.polished(best, plan.each))
-            if schedules:
-                found += self.staged(best, plan, seen)
+            if plan.method.name not in unknown and not any(self.hopeless(plan, candidate) for candidate, *_ in found):
+                with noting(plan.method.name):
+                    found.append((*self.refined(plan), plan))
         if not found:
             reasons = " ".join(entry.reason for entry in unknown.values())
             raise ValueError(f"There is nothing to choose from: no method's error can be predicted here. {reasons}")
-        return _chosen(found, tuple(unknown.values()), self.goal, self.value)
+        best, seen, plan = min(found, key=lambda entry: self.value(entry[0]))
+        best = self.polished(best, plan.each)
+        staged = self.staged(best, plan, seen) if schedules else []
+        return self.chosen([*(candidate for candidate, *_ in found), best, *staged], tuple(unknown.values()))
+
+    def chosen(self, candidates: list[Candidate], unknown: tuple[Unknown, ...]) -> Choice:
+        """Returns the best candidate and the frontier; raises if the target is not reached within the budget."""
+        goal = self.goal
+        best = min(candidates, key=self.value)  # the first of equals, so that server steps other than 1 must be better
+        spent = getattr(best.reach, goal.objective)
+        if goal.target is not None and not math.isfinite(spent):
+            lowest = min(candidates, key=lambda candidate: candidate.prediction.floor)
+            raise ValueError(
+                f"No step size reduces the error to `target` {goal.target:g} with its `margin`: the lowest floor found "
+                f"is {lowest.prediction.floor:.3g}, of {lowest.algorithm}. Use more agents or a larger target."
+            )
+        if goal.target is not None and goal.budget is not None and spent > goal.budget:
+            raise ValueError(
+                f"`target` {goal.target:g} takes at least {spent:.0f} {goal.objective}, more than the `budget` of "
+                f"{goal.budget:.0f}. Without a target, `choose` minimises the error for a budget."
+            )
+        finite = [candidate for candidate in candidates if np.isfinite(candidate.reach.rounds)]
+        frontier: list[Candidate] = []
+        for c in finite:
+            if not any(self.better(other, c) for other in finite) and not any(f.reach == c.reach for f in frontier):
+                frontier.append(c)
+        return Choice(best, tuple(sorted(frontier, key=lambda c: c.reach.rounds)), goal.objective, unknown)
+
+    def better(self, one: Candidate, other: Candidate) -> bool:
+        """Whether `one` is no worse in all respects and better in some; without a target, the error is included."""
+        errors = ((one.error,), (other.error,)) if self.goal.target is None else ((), ())
+        a, b = (*one.reach, *errors[0]), (*other.reach, *errors[1])
+        return a != b and all(x <= y for x, y in zip(a, b, strict=True))
 
     def hopeless(self, plan: _Plan, candidate: Candidate) -> bool:
         """Whether a candidate is better than a plan by more than the error of outlines, and no worse otherwise."""
@@ -371,18 +391,16 @@ class _Search:
         if local_rule(algorithm) is None:
             if self.samples is not None:
                 raise _UnknownError(f"The effect of noise on {method.name} is unknown from samples alone.")
-            self.predict(method.make(0.1 / self.size(method)))  # raises if it is unknown
+            size = algorithm.block_length * float(np.linalg.norm(self.sketch.A, 2, axis=(1, 2)).max())
+            self.predict(method.make(0.1 / size))  # raises if it is unknown
         each = cost(self.problem, algorithm)
         best = self.outlined(method, each)
         for server_step in other_server_steps if method.has_server_step else ():
-            other = self.outlined(method.with_server_step(server_step), each)
+            settings = method.settings | {"server_step": server_step}
+            other = self.outlined(method._replace(settings=settings), each)
             if BETTER * self.value(other)[0] < self.value(best)[0]:
                 best = other
         return best
-
-    def size(self, method: _Method) -> float:
-        """Returns the inverse of the scale of step sizes."""
-        return method.make(0.1).block_length * float(np.linalg.norm(self.sketch.A, 2, axis=(1, 2)).max())
 
     def outlined(self, method: _Method, each: Cost, seen: _Seen | None = None) -> _Plan:
         """Returns the best step size of a method by its outline, with the corrections known so far.
@@ -398,16 +416,15 @@ class _Search:
                     "No step size is stable on this problem: its root is unstable. Check the sign of the operator."
                 )
             seen = _Seen([], [], [], self.goal.margin, math.log(min(largest, 1e6)))
-        outlines: dict[float, Outline] = {}
 
+        @functools.cache
         def outline(x: float) -> Outline:
-            if x not in outlines:
-                outlines[x] = self.sketch.outline(method.rule(math.exp(x))).scaled(seen.at(x, seen.floors))
-            return outlines[x]
+            return self.sketch.outline(method.rule(math.exp(x))).scaled(seen.at(x, seen.floors))
 
         def short(x: float) -> float:
             assert self.goal.target is not None
-            return _log(outline(x).floor * (1 + seen.margin) / self.goal.target)
+            off = outline(x).floor * (1 + seen.margin) / self.goal.target
+            return math.log(off) if off > 0 else -math.inf
 
         tried: dict[float, _Plan] = {}
 
@@ -452,11 +469,8 @@ class _Search:
             found.append(self.evaluate(prediction, plan.each))
             if not prediction.stable:
                 seen = seen._replace(largest=x)
-                plan = (
-                    plan._replace(log_step=x - math.log(2))
-                    if not seen.floors
-                    else self.outlined(method, plan.each, seen)
-                )
+                halved = plan._replace(log_step=x - math.log(2))
+                plan = self.outlined(method, plan.each, seen) if seen.floors else halved
                 continue
             outline = self.sketch.outline(method.rule(math.exp(x)))
             by = prediction.floor / outline.floor if 0 < outline.floor < math.inf and prediction.floor > 0 else 1.0
@@ -612,46 +626,7 @@ def _times(factor: float, step: float | AbstractSchedule) -> float | Stages:
     return factor * float(cast(float, step))
 
 
-def _log(x: float) -> float:
-    return math.log(x) if x > 0 else -math.inf
-
-
-def _chosen(
-    candidates: list[Candidate],
-    unknown: tuple[Unknown, ...],
-    goal: _Goal,
-    value: Callable[[Candidate], tuple[float, ...]],
-) -> Choice:
-    best = min(candidates, key=value)  # the first of equals, so that server steps other than 1 must be better
-    spent = getattr(best.reach, goal.objective)
-    if goal.target is not None and not math.isfinite(spent):
-        lowest = min(candidates, key=lambda candidate: candidate.prediction.floor)
-        raise ValueError(
-            f"No step size reduces the error to `target` {goal.target:g} with its `margin`: the lowest floor found is "
-            f"{lowest.prediction.floor:.3g}, of {lowest.algorithm}. Use more agents or a larger target."
-        )
-    if goal.target is not None and goal.budget is not None and spent > goal.budget:
-        raise ValueError(
-            f"`target` {goal.target:g} takes at least {spent:.0f} {goal.objective}, more than the `budget` of "
-            f"{goal.budget:.0f}. Without a target, `choose` minimises the error for a budget."
-        )
-    finite = [candidate for candidate in candidates if np.isfinite(candidate.reach.rounds)]
-    frontier: list[Candidate] = []
-    for c in finite:
-        if not any(_beats(other, c, goal) for other in finite) and not any(f.reach == c.reach for f in frontier):
-            frontier.append(c)
-    return Choice(best, tuple(sorted(frontier, key=lambda c: c.reach.rounds)), goal.objective, unknown)
-
-
-def _beats(one: Candidate, other: Candidate, goal: _Goal) -> bool:
-    """Returns whether `one` is no worse in all respects and better in some; without a target, the error is included."""
-    errors = ((one.error,), (other.error,)) if goal.target is None else ((), ())
-    a, b = (*one.reach, *errors[0]), (*other.reach, *errors[1])
-    return a != b and all(x <= y for x, y in zip(a, b, strict=True))
-
-
 def _verified(problem: Problem, choice: Choice, target: float | None, theta: Any, key: SeedLike) -> Choice:
-    """Returns the choice with its simulated error."""
     from ..engine import simulate
 
     rounds = int(choice.reach.rounds)

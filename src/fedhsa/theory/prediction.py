@@ -253,9 +253,7 @@ class Prediction:
             return "none: the error goes to 0"
         bias = 100 * float(self.bias @ self.bias) / self.floor
         parts = f"{bias:.3g}{FIXED}% squared bias, {100 - bias:.3g}{FIXED}% noise"
-        within = (
-            "" if self.interval is None else f" (95{FIXED}% interval {self.interval[0]:.3g} to {self.interval[1]:.3g})"
-        )
+        within = "" if self.interval is None else " (95{}% interval {:.3g} to {:.3g})".format(FIXED, *self.interval)
         return f"mean-square error {self.floor:.3g}{within}: {parts}"
 
     def __repr__(self):
@@ -285,15 +283,9 @@ def known_of(prediction: Prediction) -> dict[str, Any]:
 
 def unstable(dim: int) -> dict[str, Any]:
     """Returns the fields of a prediction for a method that diverges."""
-    nowhere, nothing = np.full(dim, np.inf), np.zeros(dim)
-    return {
-        "stable": False,
-        "heterogeneity_bias": nowhere,
-        "markov_bias": nothing,
-        "curvature_bias": nothing,
-        "covariance": np.diag(nowhere),
-        "persistent_bias": nowhere,
-    }
+    nowhere = np.full(dim, np.inf)
+    found = {"stable": False, "covariance": np.diag(nowhere), "heterogeneity_bias": nowhere, "persistent_bias": nowhere}
+    return found | dict.fromkeys(("markov_bias", "curvature_bias"), np.zeros(dim))
 
 
 def undecided(dim: int) -> dict[str, Any]:

@@ -39,7 +39,6 @@ class Outline(NamedTuple):
         return self._replace(mean=math.sqrt(factor) * self.mean, covariance=factor * self.covariance)
 
     def after(self, rounds: int, start: Moments) -> Moments:
-        """Returns the moments after `rounds`."""
         return self._moments(np.linalg.matrix_power(self.transition, rounds), start)
 
     def rounds_to(self, target: float, start: Moments) -> float:
@@ -58,9 +57,9 @@ class Outline(NamedTuple):
             if self._error(further := powers[k] @ left, start) > target:
                 rounds, left = rounds + 2**k, further
         above, below = self._error(left, start), max(self._error(self.transition @ left, start), 1e-300)
-        return (
-            rounds + min(max(math.log(above / target) / math.log(above / below), 0.0), 1.0) if below < above else rounds
-        )
+        if not below < above:
+            return rounds
+        return rounds + min(max(math.log(above / target) / math.log(above / below), 0.0), 1.0)
 
     def _moments(self, left: np.ndarray, start: Moments) -> Moments:
         away = start.covariance - self.covariance

@@ -55,7 +55,6 @@ class Limit(float):
     """A description of the values that were tried. A narrow band of instability between them can be missed."""
 
     def __new__(cls, value: float, kind: str, scanned: str):
-        """Creates the number with its two descriptions."""
         self = float.__new__(cls, value)
         self.kind, self.scanned = kind, scanned
         return self
@@ -172,9 +171,8 @@ def largest_mean_square_step(
     while not growth(low) < 0:
         low /= 10
         if low < SMALLEST * base:
-            return Limit(
-                0.0, KINDS[worst], f"one step a decade from {low:.3g} to {BELOW * base:.3g}, none of them stable"
-            )
+            tried = f"one step a decade from {low:.3g} to {BELOW * base:.3g}, none of them stable"
+            return Limit(0.0, KINDS[worst], tried)
     first, points = low, low * 10 ** (np.arange(1, math.log10(ABOVE * base / low) * COARSE + 1) / COARSE)
     for step in np.unique([*points, *([own] if low < own < points[-1] else [])]):
         if not (now := growth(step)) < 0:
@@ -340,11 +338,8 @@ class ManyRoundMaps:
         if self.modes is None:
             rules = [self.rule._replace(step_size=s, local_steps=int(H)) for s, H in zip(steps, numbers, strict=True)]
             return np.stack([rule.transition(self.A) for rule in rules])
-        return self._maps(self.modes, steps, numbers)
-
-    def _maps(self, modes: Eigenmodes, steps: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        eta, H, kappa, identity = steps[:, None], numbers[:, None], self.rule.correction, np.eye(len(self.A_bar))
-        moved = 0.0
+        eta, H, modes, moved = steps[:, None], numbers[:, None], self.modes, 0.0
+        kappa, identity = self.rule.correction, np.eye(len(self.A_bar))
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             z = eta * modes.values
             powers = (1 + z) ** H

@@ -44,10 +44,7 @@ class Runner:
     """
 
     def __init__(
-        self,
-        stopped: Callable[[], bool] = lambda: False,
-        devices: Any = None,
-        folder: pathlib.Path | None = None,
+        self, stopped: Callable[[], bool] = lambda: False, devices: Any = None, folder: pathlib.Path | None = None
     ):
         self._stopped, self._devices, self._folder, self._count = stopped, devices, folder, 0
 

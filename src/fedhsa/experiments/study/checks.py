@@ -66,11 +66,11 @@ class Checks:
         """
         off = abs(measured - expected) / (abs(expected) if relative else 1)
         rule = f"{'relative ' if relative else ''}difference at most {tolerance:g}"
-        self._add_exact(name, statement, measured, expected, rule, off <= tolerance, short)
+        self._add_exact((name, statement, measured, expected), rule, off <= tolerance, short)
 
     def at_most(self, name: str, statement: str, measured: float, limit: float, *, short: str | None = None) -> None:
         """Checks that a number without noise is at most a limit; `short` is the same as in `near`."""
-        self._add_exact(name, statement, measured, f"<= {limit:g}", "at most the limit", measured <= limit, short)
+        self._add_exact((name, statement, measured, f"<= {limit:g}"), "at most the limit", measured <= limit, short)
 
     def equals(
         self,
@@ -110,7 +110,7 @@ class Checks:
         if meets and not sharp:
             rule += "; the interval is wider, and more seeds or rounds would decide"
         verdict = (PASS if sharp else UNDECIDED) if meets else FAIL
-        self._add(name, statement, measured.value, expected, measured.interval, rule, verdict)
+        self._add((name, statement, measured, expected), rule, verdict)
 
     def inside(self, name: str, statement: str, measured: Estimate, low: float, high: float) -> None:
         """Checks that the whole interval is in a range; the check is not decided if only a part of the interval is.
@@ -131,39 +131,21 @@ class Checks:
         verdict = PASS if low < measured.low and measured.high < high else FAIL
         if verdict == FAIL and measured.low < high and measured.high > low and math.isfinite(measured.high):
             verdict, rule = UNDECIDED, f"{rule}; only a part of it is, and more seeds or rounds would decide"
-        self._add(name, statement, measured.value, expected, measured.interval, rule, verdict)
+        self._add((name, statement, measured, expected), rule, verdict)
 
     def above(self, name: str, statement: str, measured: Estimate, low: float = 1.0) -> None:
         """Checks that the whole interval is above a number."""
         self.inside(name, statement, measured, low, math.inf)
 
-    def _add_exact(
-        self,
-        name: str,
-        statement: str,
-        measured: float,
-        expected: float | str,
-        rule: str,
-        holds: bool,
-        short: str | None,
-    ) -> None:
+    def _add_exact(self, row: tuple[str, str, float, float | str], rule: str, holds: bool, short: str | None) -> None:
         verdict = PASS if holds else FAIL if short is None else UNDECIDED
-        rule = f"{rule}; {short}" if verdict == UNDECIDED else rule
-        self._add(name, statement, measured, expected, None, rule, verdict)
+        self._add(row, f"{rule}; {short}" if verdict == UNDECIDED else rule, verdict)
 
-    def _add(
-        self,
-        name: str,
-        statement: str,
-        measured: float,
-        expected: float | str,
-        interval: tuple[float, float] | None,
-        rule: str,
-        verdict: str,
-    ) -> None:
-        self.found.append(
-            Check(self.claim, f"{self.study}: {name}", statement, measured, expected, interval, rule, verdict)
-        )
+    def _add(self, row: tuple[str, str, float | Estimate, float | str], rule: str, verdict: str) -> None:
+        name, statement, measured, expected = row
+        value, interval = (measured.value, measured.interval) if isinstance(measured, Estimate) else (measured, None)
+        named = f"{self.study}: {name}"
+        self.found.append(Check(self.claim, named, statement, value, expected, interval, rule, verdict))
 
 
 def _amount(part: float, relative: bool) -> str:

@@ -20,8 +20,8 @@ from ...sources import AbstractSource, Transition
 from ..maps.linearise import linearised
 from ..maps.rounds import LocalRule, require_rule
 from ..stability import step_of
-from .finite import FiniteLaw, chain_of, finite_law
-from .first_order import correlations
+from .finite import FiniteLaw, finite_law
+from .first_order import correlations, known_law
 from .moments import AbstractLaw, Moments, TooLargeError
 
 LARGEST, LARGEST_AGENT, BATCH = 4 * 10**9, 10**8, 10**6
@@ -114,7 +114,7 @@ class CurvedLaw(ApproximatedLaw):
         else:
             self.field, nothing = _MeanField(problem, rule, self.finite), np.zeros_like(A[0])
             self.many, at = self._settle(lambda theta: self.field(theta, nothing, 0.0), self.limit)
-            self._see(at)
+            self._see(_seen(problem, at.A, at.g), at.spread)
         self.basis, self.A_bar = "exact" if self.finite is None else "mean field", A.mean(0)
 
     @functools.cached_property
@@ -149,7 +149,7 @@ class CurvedLaw(ApproximatedLaw):
             found, at = self._settle(lambda theta, E=E: self.field(theta, E, share), found)
             if np.trace(E - before) < NEGLIGIBLE * self.spread:
                 break
-            self._see(at)
+            self._see(_seen(self.problem, at.A, at.g), at.spread)
         if not self.finite.independent:  # the bias of few agents: the law of the affine problem minus its mean field
             affine = functools.partial(_affine_field, self.model, self.rule, self.finite, share)
             many, _ = self._settle(affine, found, ROUNDING)
@@ -170,13 +170,9 @@ class CurvedLaw(ApproximatedLaw):
             inverse = inverse + np.outer(step - inverse @ fallen, row) / (row @ fallen)
         raise ArithmeticError(f"The mean of the method does not converge: after {MOST} steps it still moves by {step}.")
 
-    def _see(self, at: "Problem | _Round") -> None:
-        """Builds the affine problem and its law."""
-        if isinstance(at, Problem):
-            self.model, self.spread = at, 0.0
-        else:
-            self.model, self.spread = _seen(self.problem, at.A, at.g), at.spread
-        self.law = self.law_of(self.model, self.algorithm)
+    def _see(self, model: Problem, spread: float = 0.0) -> None:
+        """Replaces the affine problem, its law, and the spread of the local errors that it is averaged over."""
+        self.model, self.law, self.spread = model, self.law_of(model, self.algorithm), spread
 
     def path(self, start, rounds):
         """Follows noiseless rounds exactly; the bias due to noise builds up at their rate."""
@@ -216,12 +212,10 @@ def bent_law(problem: Problem, algorithm: AbstractAlgorithm, law_of: LawOf) -> B
     An agent's position is taken to be Gaussian, with the mean and covariance of the server's error in the long run, and
     with what the agent's own noise adds in half a round. If the method may diverge, the law that says so is returned.
     """
-    finite = finite_law(problem.agents.source)
-    assert finite is not None
+    finite = known_law(problem.agents)
     if problem.num_agents * finite.num_outcomes * problem.dim**2 > LARGEST_AGENT:
         raise TooLargeError(f"There are too many operators of {type(problem.agents).__name__} to average.")
-    kind, A_bar = _Kind(finite.pairs, finite.independent, False, 1), problem.jacobians(problem.root).mean(0)
-    model = linearised(problem)
+    A_bar, model = problem.jacobians(problem.root).mean(0), linearised(problem)
     law, own = law_of(model, algorithm), 0.0
     if isinstance(step := step_of(algorithm), float | int):  # a user's method may have none
         own = (algorithm.block_length - 1) / 2 * step**2 * correlations(problem).long_run
@@ -234,16 +228,14 @@ def bent_law(problem: Problem, algorithm: AbstractAlgorithm, law_of: LawOf) -> B
         roots = np.linalg.cholesky(spread + jitter[:, None, None] * np.eye(problem.dim))
         with precision():
             inputs = tree.to_device((problem.flat_agents, model.root + mean, roots), "float64")
-            model = _seen(problem, *tree.to_host(_averaged(*inputs, kind)))
+            model = _seen(problem, *tree.to_host(_averaged(*inputs)))
         law = law_of(model, algorithm)
     return BentLaw(problem, model, law, _bend(model, A_bar))
 
 
 def _seen(problem: Problem, A: np.ndarray, g: np.ndarray) -> Problem:
     """Returns the problem of agents with these slopes and values of every outcome, at its own root."""
-    finite = finite_law(problem.agents.source)
-    assert finite is not None
-    w, M = finite.weights(), problem.num_agents
+    w, M = known_law(problem.agents).weights(), problem.num_agents
     slope, value = np.einsum("io,ioab->ab", w, A) / M, np.einsum("io,ioa->a", w, g) / M
     root = -np.linalg.solve(slope, value)
     return Problem(SeenAgent(problem.agents.source, A, g), like=np.zeros_like(root), theta_star=root)
@@ -371,15 +363,6 @@ def _affine_field(model: Problem, rule: LocalRule, law: FiniteLaw, share: float,
     return _Quiet(server_step * u.sum(1).mean(0), theta + u.sum(1))
 
 
-class _Kind(NamedTuple):
-    """The static settings of the compiled program."""
-
-    pairs: bool
-    independent: bool
-    anchored: bool
-    batch: int
-
-
 class _Shared(NamedTuple):
     """The quantities common to all agents, as traced arrays."""
 
@@ -407,8 +390,8 @@ class _MeanField:
 
     def __init__(self, problem: Problem, rule: LocalRule, law: FiniteLaw):
         self.rule, self.agents = rule, problem.flat_agents
-        anchored = rule.correction > 0
-        each = (law.num_outcomes if anchored else 1) * law.num_outcomes * (2 * problem.dim + 1) * problem.dim
+        self.anchored = rule.correction > 0
+        each = (law.num_outcomes if self.anchored else 1) * law.num_outcomes * (2 * problem.dim + 1) * problem.dim
         M = problem.num_agents
         needed = float(M) * rule.local_steps * each
         if needed > LARGEST or each > LARGEST_AGENT:
@@ -416,8 +399,7 @@ class _MeanField:
                 f"A round averages over {needed:.2g} numbers, more than {LARGEST:.2g}: the bias due to the curvature "
                 f"of {type(problem.agents).__name__} is not computed at this size."
             )
-        together = max(n for n in range(1, M + 1) if M % n == 0 and (n == 1 or n * each <= BATCH))
-        self.kind = _Kind(law.pairs, law.independent, anchored, together)
+        self.batch = max(n for n in range(1, M + 1) if M % n == 0 and (n == 1 or n * each <= BATCH))
 
     def __call__(self, theta: np.ndarray, covariance: np.ndarray, share: float) -> _Round:
         jitter = JITTER * np.trace(covariance) + SMALLEST
@@ -425,19 +407,18 @@ class _MeanField:
         eta, kappa = np.float64(self.rule.step_size), np.float64(self.rule.correction)
         with precision():
             shared = _Shared(theta, root, np.float64(share), eta, kappa, np.int64(self.rule.local_steps))
-            shared = tree.to_device(shared, "float64")
-            agents = tree.to_device(self.agents, "float64")
-            found = tree.to_host(_round(agents, shared, self.kind))
+            inputs = tree.to_device((self.agents, shared), "float64")
+            found = tree.to_host(_round(*inputs, self.anchored, self.batch))
         moves, spreads, A, g = (x.reshape(-1, *x.shape[2:]) for x in found)
         return _Round(self.rule.server_step * moves.mean(0), float(spreads.mean()) / self.rule.local_steps, A, g)
 
 
 @eqx.filter_jit
-def _round(agents, shared: _Shared, kind: _Kind):
-    anchors = jax.vmap(lambda agent: _anchor(agent, shared, kind))(agents)
+def _round(agents, shared: _Shared, anchored: bool, batch: int):
+    anchors = jax.vmap(lambda agent: _anchor(agent, shared))(agents)
     average = jax.tree.map(lambda x: jnp.mean(x, axis=0), anchors[2:])
-    some = jax.tree.map(lambda x: x.reshape(-1, kind.batch, *x.shape[1:]), (agents, anchors))
-    local = jax.vmap(lambda agent, own: _local(agent, own, shared, average, kind))
+    some = jax.tree.map(lambda x: x.reshape(-1, batch, *x.shape[1:]), (agents, anchors))
+    local = jax.vmap(lambda agent, own: _local(agent, own, shared, average, anchored))
     return jax.lax.map(lambda inputs: local(*inputs), some)
 
 
@@ -451,20 +432,20 @@ class _Anchor(NamedTuple):
     noise: Any
 
 
-def _anchor(agent, shared: _Shared, kind: _Kind) -> _Anchor:
-    w, _ = _chain(agent, kind)
-    values, columns = _averages(agent, shared.theta, jnp.zeros((w.size, shared.theta.size)), shared.root, kind)
+def _anchor(agent, shared: _Shared) -> _Anchor:
+    w, _ = _chain(agent)
+    values, columns = _averages(agent, shared.theta, jnp.zeros((w.size, shared.theta.size)), shared.root)
     value, column = w @ values, jnp.einsum("o,oak->ak", w, columns)
     noise = jnp.concatenate([(values - value[None])[..., None], columns - column[None]], axis=-1)
     return _Anchor(values, columns, value, column, jnp.einsum("o,oak,obk->ab", w, noise, noise))
 
 
-def _local(agent, own: _Anchor, shared: _Shared, average, kind: _Kind):
+def _local(agent, own: _Anchor, shared: _Shared, average, anchored: bool):
     theta, start, share, eta, kappa, H = shared
-    w, K = _chain(agent, kind)
+    w, K = _chain(agent)
     outcomes, d = w.size, theta.size
     value, column, noise = average
-    if kind.anchored:  # c = kappa (g_bar - g_i), given the first observation; g_bar includes the agent
+    if anchored:  # c = kappa (g_bar - g_i), given the first observation; g_bar includes the agent
         weights, p = w, jnp.eye(outcomes)
         c = kappa * ((value - share * own.value)[None] - (1 - share) * own.values)
         B = kappa * ((column - share * own.column)[None] - (1 - share) * own.columns)
@@ -481,7 +462,7 @@ def _local(agent, own: _Anchor, shared: _Shared, average, kind: _Kind):
         u, C, cross, p, spread, seen = carry
         scale = jnp.einsum("naa->n", C) + jnp.einsum("no,noa->n", p, u**2)
         L = jnp.linalg.cholesky(C + (JITTER * scale + SMALLEST)[:, None, None] * jnp.eye(d)[None])
-        values, columns = jax.vmap(lambda u, L: _averages(agent, theta, u, L, kind))(u, L)
+        values, columns = jax.vmap(lambda u, L: _averages(agent, theta, u, L))(u, L)
         inverse = jax.vmap(lambda L: jax.scipy.linalg.solve_triangular(L, jnp.eye(d), lower=True))(L)
         q = weights[:, None] * p
         z = jnp.einsum("nkb,nob->nok", inverse, theta[None, None] + u)
@@ -506,9 +487,9 @@ def _local(agent, own: _Anchor, shared: _Shared, average, kind: _Kind):
     return move, spread, A / often[:, None, None], g / often[:, None]
 
 
-def _averages(agent, theta, u, L, kind: _Kind):
+def _averages(agent, theta, u, L):
     r"""Returns $E[G(\theta + u + L z, o)]$ and $E[G z^T]$ over Gaussian $z$, for every outcome."""
-    outcomes = _outcomes(agent, kind)
+    outcomes = known_law(agent).outcomes()
 
     def at(shift):
         return jax.vmap(lambda u, o: agent.operator(theta + u + shift, o))(u, outcomes)
@@ -521,30 +502,24 @@ def _averages(agent, theta, u, L, kind: _Kind):
 
 
 @eqx.filter_jit
-def _averaged(agents, theta, roots, kind: _Kind):
+def _averaged(agents, theta, roots):
     """Returns the slopes and values of all outcomes, averaged over Gaussian positions around `theta`."""
 
     def one(agent, L):
-        w, _ = _chain(agent, kind)
-        values, columns = _averages(agent, theta, jnp.zeros((w.size, theta.size)), L, kind)
+        w, _ = _chain(agent)
+        values, columns = _averages(agent, theta, jnp.zeros((w.size, theta.size)), L)
         slopes = columns @ jax.scipy.linalg.solve_triangular(L, jnp.eye(theta.size), lower=True)[None]
         return slopes, values - slopes @ theta
 
     return jax.vmap(one)(agents, roots)
 
 
-def _outcomes(agent, kind: _Kind):
-    return FiniteLaw(chain_of(agent), kind.pairs, kind.independent).outcomes()
-
-
-def _chain(agent, kind: _Kind):
+def _chain(agent):
     """Returns the stationary distribution of an agent's outcomes, and their transition kernel."""
-    chain: Any = chain_of(agent)
-    P, pi = chain.transition, chain.stationary
-    S = pi.size
-    w = (pi[:, None] * P).reshape(-1) if kind.pairs else pi
-    if kind.independent:
+    law: Any = known_law(agent)
+    P, S, w = law.chain.transition, law.num_states, law.weights().ravel()
+    if law.independent:
         return w, jnp.broadcast_to(w, (w.size, w.size))
-    if not kind.pairs:
+    if not law.pairs:
         return w, P
     return w, jnp.einsum("tv,vx->tvx", jnp.eye(S), P).reshape(1, S, S * S).repeat(S, axis=0).reshape(S * S, S * S)

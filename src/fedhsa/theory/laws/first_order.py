@@ -1,6 +1,6 @@
 """The floor to first order in the step size for any chain, from long-run covariances and lagged products."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -15,7 +15,7 @@ from ...algorithms import AbstractAlgorithm
 from ...problems import AbstractAgent, Problem
 from ...sources import IID, VAR1, Silent, Transition
 from ..maps.rounds import LocalRule, require_rule
-from .finite import additive_noise, finite_law
+from .finite import FiniteLaw, additive_noise, finite_law
 
 
 class Correlations(NamedTuple):
@@ -63,48 +63,44 @@ def correlations(problem: Problem, lags: int = 1) -> Correlations:
         return Correlations(np.zeros((M, d, d)), *nothing)
     if (noise := additive_noise(problem)) is not None:
         return Correlations(noise.covariance if isinstance(source, IID) else long_run_of_var(noise), *nothing)
-    law = finite_law(source)
-    if law is None:
+    if finite_law(source) is None:
         raise TypeError(
             f"Correlations are known exactly for finite chains and for additive VAR(1) noise, got "
             f"{type(problem.agents).__name__} observing {type(source).__name__}. `theory.estimate` samples them."
         )
     with precision():
-        inputs = tree.to_device((problem.flat_agents, law.chain), "float64")
-        root = tree.to_device(problem.root, "float64")
-        kind = _Kind(lags, law.pairs, law.independent)
-        return Correlations(*tree.to_host(_correlations(inputs, root, kind)))
+        agents, root = tree.to_device((problem.flat_agents, problem.root), "float64")
+        return Correlations(*tree.to_host(_correlations(agents, root, lags)))
 
 
-class _Kind(NamedTuple):
-    """The static settings of the compiled program."""
-
-    lags: int
-    pairs: bool
-    independent: bool
+def known_law(agents: AbstractAgent) -> FiniteLaw:
+    """Returns the finite law of one agent or of several, whose sources are known to be finite chains."""
+    law = finite_law(agents.source)
+    assert law is not None
+    return law
 
 
 @eqx.filter_jit
-def _correlations(inputs, root, kind: _Kind):
-    def one(inputs):
-        agent, chain = inputs
+def _correlations(agents, root, lags: int):
+    def one(agent):
+        chain: Any = known_law(agent).chain
         P, pi = chain.transition, chain.stationary
-        given, leaving, square = _noise_at(agent, chain, root, kind)
+        given, leaving, square = _noise_at(agent, root)
         # times Z = (I - P + 1 pi^T)^-1, which sums over all later times
         summed = jnp.linalg.solve((jnp.eye(P.shape[0]) - P + pi[None, :]).T, leaving.T).T
         cross = summed @ given
-        _, joint = jax.lax.scan(lambda D, _: (D @ P, D), leaving, length=kind.lags)
-        products = _multiplied(agent, chain, root, jnp.concatenate([joint, summed[None]]), kind)
+        _, joint = jax.lax.scan(lambda D, _: (D @ P, D), leaving, length=lags)
+        products = _multiplied(agent, root, jnp.concatenate([joint, summed[None]]))
         return square + cross + cross.T, products[:-1], products[-1]
 
-    return jax.lax.map(one, inputs)
+    return jax.lax.map(one, agents)
 
 
-def _noise_at(agent: AbstractAgent, chain, x, kind: _Kind):
+def _noise_at(agent: AbstractAgent, x):
     """Returns an agent's noise at `x`: its mean given the previous state, on each next state, and its covariance."""
-    P, pi = chain.transition, chain.stationary
-    states = jnp.arange(P.shape[0])
-    if kind.pairs:
+    law: Any = known_law(agent)
+    P, pi, states = law.chain.transition, law.chain.stationary, jnp.arange(law.num_states)
+    if law.pairs:
         values = jax.vmap(lambda s: _leaving(agent, x, s, states))(states)
         weighted = (pi[:, None] * P)[..., None] * values
         square = jnp.einsum("sta,stb->ab", weighted, values)
@@ -114,7 +110,7 @@ def _noise_at(agent: AbstractAgent, chain, x, kind: _Kind):
         leaving, square = P.T @ (pi[:, None] * given), given.T @ (pi[:, None] * given)
     mean = pi @ given
     square = square - jnp.outer(mean, mean)
-    if kind.independent:
+    if law.independent:
         return jnp.zeros_like(given), jnp.zeros_like(given.T), square
     return given - mean[None], (leaving - jnp.outer(pi, mean)).T, square
 
@@ -124,17 +120,16 @@ def _leaving(agent: AbstractAgent, x, s, states):
     return jax.vmap(lambda t: agent.operator(x, Transition(s, t)))(states)
 
 
-def _multiplied(agent: AbstractAgent, chain, x, D, kind: _Kind):
+def _multiplied(agent: AbstractAgent, x, D):
     r"""Returns $E[\tilde A(o)\, \delta]$ for errors whose mean on the event of each state is `D`, `(k, d, S)`."""
-    if kind.independent:
+    law, states = known_law(agent), jnp.arange(D.shape[-1])
+    if law.independent:
         return jnp.zeros(D.shape[:2])
-    P = chain.transition
-    states = jnp.arange(P.shape[0])
 
     def given(theta, s):
-        if not kind.pairs:
+        if not law.pairs:
             return agent.operator(theta, s)
-        return P[s] @ _leaving(agent, theta, s, states)
+        return law.chain.transition[s] @ _leaving(agent, theta, s, states)
 
     def along(s, direction):
         return jax.jvp(lambda theta: given(theta, s), (x,), (direction,))[1]

@@ -110,7 +110,6 @@ class OpenAgents(NamedTuple):
 
     @property
     def dim(self) -> int:
-        """$d$."""
         return self.W.shape[-1] - 1
 
     def spread(self, X: np.ndarray) -> np.ndarray:
@@ -132,7 +131,6 @@ class OpenAgents(NamedTuple):
         return np.linalg.matrix_power(self.P - self.pi[:, None], steps)
 
     def move_on(self, X: np.ndarray, steps: int) -> np.ndarray:
-        """Applies `move` repeatedly."""
         return self._replace(P=self.memory(steps) + self.pi[:, None]).move(X) if steps else X
 
     def coefficients(self, X: np.ndarray, scratch: Scratch | None = None) -> np.ndarray:
@@ -283,10 +281,6 @@ class End(NamedTuple):
     ax: np.ndarray | None = None
     aa: np.ndarray | None = None
 
-    def summed(self) -> "End":
-        """Returns the moments summed over states, in double precision."""
-        return End(*(X if X is None else X.sum(1, keepdims=True).astype(float) for X in self))  # pyright: ignore[reportArgumentType]
-
 
 def second_moments(agents: OpenAgents, others: Others, Y: np.ndarray, rule: RoundRule, *, follow: bool) -> End:
     r"""Applies a round to $Y = E[x x^T 1\{s\}]$, `(B, S, d + 1, d + 1)`; `follow` includes products of $y$ with $e$."""
@@ -392,7 +386,6 @@ class ManyMoments(NamedTuple):
         return ManyMoments(*(shift @ part @ shift.T for part in self))
 
     def pack(self) -> np.ndarray:
-        """Returns the state as one vector."""
         return np.concatenate([x.ravel() for x in self])
 
     def unpack(self, vector: np.ndarray) -> "ManyMoments":
@@ -792,7 +785,7 @@ class ManyAgentsLaw(AbstractSteppedLaw):
             v = rule.share * (z - agents.spread(z.sum(1)))  # from this round's noise, then from that of all rounds
             v = _later(self.transition.astype(self.dtype), v, agents.memory(rule.H), squares=False)
             pushed = first_moments(agents, near, v, rule)
-            end = end.summed()
+            end = End(*(X if X is None else X.sum(1, keepdims=True).astype(float) for X in end))  # pyright: ignore[reportArgumentType]
 
             def with_error(map, given, column):
                 """Returns products with an error that depends on the round only through its first state."""
@@ -909,11 +902,11 @@ class ManyAgentsLaw(AbstractSteppedLaw):
             agents, along, *at = tree.to_device(inputs, np.dtype(self.dtype).name)
             W = tree.to_host(_coefficients(agents, along, np.arange(self.law.num_states), *at))
         P, pi = (x[which].astype(self.dtype, copy=False) for x in (chain.transition, chain.stationary))
-        if D is None:
-            return OpenAgents(P, pi, W, None, None, self.law.independent)
-        D = D.astype(self.dtype, copy=False)
-        PD = P[..., None, None] * D[:, :, None]
-        PD = PD.transpose(0, 2, 4, 1, 3).reshape(len(P), W.shape[2], self.problem.dim, -1)
+        PD = None
+        if D is not None:
+            D = D.astype(self.dtype, copy=False)
+            PD = P[..., None, None] * D[:, :, None]
+            PD = PD.transpose(0, 2, 4, 1, 3).reshape(len(P), W.shape[2], self.problem.dim, -1)
         return OpenAgents(P, pi, W, D, PD, self.law.independent)
 
 

@@ -52,8 +52,9 @@ class OwnNoise(NamedTuple):
     fresh_moved: np.ndarray
     fresh_both: np.ndarray
     """The covariance of $o$ with $z$ given $u$."""
-    with_next: tuple[np.ndarray, np.ndarray]
-    """The covariances of $z$ and of $o$ with the next $u$, `(M, d, s)`."""
+    next_first: np.ndarray
+    """The covariance of $z$ with the next $u$, `(M, d, s)`."""
+    next_moved: np.ndarray
     decay: np.ndarray
     """The mean of the next $u$ is this times $u$."""
     renewed: np.ndarray
@@ -61,6 +62,10 @@ class OwnNoise(NamedTuple):
     """The covariance of $u$ in the long run, `(M, s, s)`."""
     start: np.ndarray
     start_mean: np.ndarray
+
+
+COVARIANCES = ("fresh_first", "fresh_moved", "fresh_both", "next_first", "next_moved", "renewed", "hidden", "start")
+"""The fields that are proportional to the strength of the noise."""
 
 
 class RepliesLaw(AbstractLaw):
@@ -117,23 +122,14 @@ class RepliesLaw(AbstractLaw):
         everyone = RepliesLaw(plain.problem, self.rule, Arrival(), all_replies, name=self.name)
         factor = plain.noise_variance / np.trace(everyone.stationary().covariance)
         found, n = copy.copy(self), self.noise
-        found.noise = n._replace(
-            fresh_first=factor * n.fresh_first,
-            fresh_moved=factor * n.fresh_moved,
-            fresh_both=factor * n.fresh_both,
-            with_next=(factor * n.with_next[0], factor * n.with_next[1]),
-            renewed=factor * n.renewed,
-            hidden=factor * n.hidden,
-            start=factor * n.start,
-        )
+        found.noise = n._replace(**{name: factor * getattr(n, name) for name in COVARIANCES})
         found.markov_bias = plain.markov_bias
         found.left_out = max(plain.left_out, abs(factor - 1))
         return found
 
     def path(self, start, rounds):
         x = np.append(start, 1.0)
-        X, cross = np.outer(x, x), np.zeros((self.M, self.d + 1, self.noise.first.shape[-1]))
-        cross[:] = x[:, None] * self.noise.start_mean[:, None, :]
+        X, cross = np.outer(x, x), x[:, None] * self.noise.start_mean[:, None, :]
         Z = self.noise.start + self.noise.start_mean[:, :, None] * self.noise.start_mean[:, None, :]
         missing, driven = self.markov_bias, None
         for _ in range(rounds + 1):
@@ -169,12 +165,11 @@ class RepliesLaw(AbstractLaw):
         if self._matrix is not None:
             places = np.add.outer(np.arange(self.d) * (self.d + 1), np.arange(self.d)).ravel()
             return self._matrix[np.ix_(places, places)]
-        return LinearOperator((self.d**2,) * 2, matvec=self._carried, dtype=np.float64)  # pyright: ignore[reportCallIssue]
 
-    def _carried(self, E: np.ndarray) -> np.ndarray:
-        X = np.zeros((self.d + 1,) * 2)
-        X[:-1, :-1] = E.reshape(self.d, self.d)
-        return self._alone(X)[:-1, :-1].ravel()
+        def carried(E: np.ndarray) -> np.ndarray:
+            return self._without_hidden(np.pad(E.reshape(self.d, self.d), (0, 1)))[:-1, :-1].ravel()
+
+        return LinearOperator((self.d**2,) * 2, matvec=carried, dtype=np.float64)  # pyright: ignore[reportCallIssue]
 
     @functools.cached_property
     def _matrix(self) -> np.ndarray | None:
@@ -188,8 +183,12 @@ class RepliesLaw(AbstractLaw):
         return self._without_hidden(X) if self._matrix is None else (self._matrix @ X.ravel()).reshape(X.shape)
 
     def _without_hidden(self, X: np.ndarray) -> np.ndarray:
-        nothing = np.zeros((self.M, self.d + 1, self.noise.first.shape[-1]))
-        return self._next((X + X.T) / 2, nothing, np.zeros_like(self.noise.hidden))[0]
+        return self._next((X + X.T) / 2, self._no_cross, np.zeros_like(self.noise.hidden))[0]
+
+    @property
+    def _no_cross(self) -> np.ndarray:
+        """Products of the error with hidden states that are zero, `(M, d + 1, s)`."""
+        return np.zeros((self.M, self.d + 1, self.noise.first.shape[-1]))
 
     def _moments(self, X: np.ndarray) -> Moments:
         mean = X[:-1, -1]
@@ -197,10 +196,9 @@ class RepliesLaw(AbstractLaw):
 
     def _settled_cross(self) -> np.ndarray:
         """Returns the covariance of the error with the hidden states in the long run, `(M, d + 1, s)`."""
-        nothing = np.zeros((self.M, self.d + 1, self.noise.first.shape[-1]))
-        driven = self._next_cross(nothing, self.noise.hidden)[:, :-1]
+        driven = self._next_cross(self._no_cross, self.noise.hidden)[:, :-1]
         found = stein_sum(self.transition, transpose(self.noise.decay), driven)
-        return np.concatenate([found, nothing[:, -1:]], axis=1)
+        return np.pad(found, ((0, 0), (0, 1), (0, 0)))
 
     def _sum(self, spec: str, factors: str, *arrays: np.ndarray, in_the_air: bool = False) -> np.ndarray:
         """Returns the mean of an `einsum` over weighted agents; small letters are weights of the first exchange."""
@@ -216,8 +214,7 @@ class RepliesLaw(AbstractLaw):
     def _next(self, X: np.ndarray, cross: np.ndarray, Z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns the second moments of $(e, 1)$, with hidden states, and of hidden states after one more round."""
         n, s = self.noise, self.rule.server_step
-        square = (self._two_exchanges if self.rule.correction else self._one_exchange)(X, cross, Z)
-        moved = X @ self.mean_map.T + self._noise_drift(cross)
+        square, moved = self._square(X, cross, Z), X @ self.mean_map.T + self._noise_drift(cross)
         after = X.copy()
         after[:, :-1] += s * moved
         after[:-1] += s * moved.T
@@ -226,17 +223,10 @@ class RepliesLaw(AbstractLaw):
 
     def sampling_noise(self, x: np.ndarray) -> np.ndarray:
         """Returns the covariance of the server's displacement from a known point due to participation and arrival."""
-        nothing = np.zeros((self.M, self.d + 1, self.noise.first.shape[-1]))
-        quiet = self.noise._replace(
-            **{name: np.zeros_like(getattr(self.noise, name)) for name in ("fresh_first", "fresh_moved", "fresh_both")}
-        )
-        law = copy.copy(self)
-        law.noise, law.independent = quiet, None
-        moved = self.mean_map @ x
-        after = (law._two_exchanges if self.rule.correction else law._one_exchange)(
-            np.outer(x, x), nothing, np.zeros_like(quiet.hidden)
-        )
-        return self.rule.server_step**2 * (after - np.outer(moved, moved))
+        law, moved = copy.copy(self), self.mean_map @ x
+        law.noise, law.independent = OwnNoise(*map(np.zeros_like, self.noise)), None
+        square = law._square(np.outer(x, x), self._no_cross, law.noise.hidden)
+        return self.rule.server_step**2 * (square - np.outer(moved, moved))
 
     def _noise_drift(self, cross: np.ndarray) -> np.ndarray:
         r"""Returns $E[(e, 1) D^T]$ for the part of the displacement $D$ due to hidden states, `(d + 1, d)`."""
@@ -249,7 +239,7 @@ class RepliesLaw(AbstractLaw):
     def _next_cross(self, cross: np.ndarray, Z: np.ndarray) -> np.ndarray:
         n, m, s = self.noise, self.arrival.mean, self.rule.server_step
         later = Z @ transpose(n.decay)
-        first, moved = n.first @ later + n.with_next[0], n.moved @ later + n.with_next[1]
+        first, moved = n.first @ later + n.next_first, n.moved @ later + n.next_moved
         D = self.mean_map @ cross @ transpose(n.decay) + m * self._sum("Ais->Ais", "A", moved)
         if self.rule.correction:
             D = D + m**2 * self._sum("Aij,Bjs->Bis", "Ab", self.S, first)
@@ -266,8 +256,11 @@ class RepliesLaw(AbstractLaw):
     def _random_arrivals(self) -> bool:
         return self.arrival.square != self.arrival.mean**2 or self.arrival.entries != 0
 
-    def _one_exchange(self, X: np.ndarray, cross: np.ndarray, Z: np.ndarray) -> np.ndarray:
+    def _square(self, X: np.ndarray, cross: np.ndarray, Z: np.ndarray) -> np.ndarray:
         """Returns the second moment of the server's displacement; new noise is multiplied by the 1 in $(e, 1)$."""
+        return self._two_exchanges(X, cross, Z) if self.rule.correction else self._one_exchange(X, cross, Z)
+
+    def _one_exchange(self, X: np.ndarray, cross: np.ndarray, Z: np.ndarray) -> np.ndarray:
         n, m, B, one = self.noise, self.arrival.mean, self.S @ self.G, X[-1, -1]
         U = n.moved @ transpose(cross)
         own = n.moved @ Z @ transpose(n.moved) + one * n.fresh_moved
@@ -295,23 +288,23 @@ class RepliesLaw(AbstractLaw):
         first = m**2 * D
         if self._random_arrivals:
             first = first + self._excess(G @ X @ transpose(G) + _both(G @ Y) + D)
-        found = m**2 * (
-            m**2 * np.tensordot(self._between, X, 2)
-            + m**2 * _both(self._sum("Aij,Bjk,Ckm,Dnm->in", "ADbc", S, G, Y, S))
-            + self._sum("Aij,Bjm,Dnm->in", "ADbb", S, first, S)
-            + m * _both(self._sum("Ail,Bml,Dnm->in", "ADb", U, G, S) + self._sum("Aim,Dnm->in", "ADa", W, S))
-        )
+
+        def of_agents(last: str, carried: np.ndarray) -> np.ndarray:
+            """Returns the sum over the agents `A` and `last` of the products of their displacements."""
+            both = self._sum(f"Ail,Bml,{last}nm->in", f"A{last}b", U, G, S)
+            return (
+                m**2 * np.tensordot(carried, X, 2)
+                + m**2 * _both(self._sum(f"Aij,Bjk,Ckm,{last}nm->in", f"A{last}bc", S, G, Y, S))
+                + self._sum(f"Aij,Bjm,{last}nm->in", f"A{last}bb", S, first, S)
+                + m * _both(both + self._sum(f"Aim,{last}nm->in", f"A{last}a", W, S))
+            )
+
+        found = m**2 * of_agents("D", self._between)
         alone = self._sum("Aij->ij", "AA", own)
         if self.independent is not None:
             alone = alone + self._steps_of_two_exchanges(X, D, first, added)
         if self._random_arrivals:
-            each = (
-                m**2 * np.tensordot(self._within, X, 2)
-                + m**2 * _both(self._sum("Aij,Bjk,Ckm,Anm->in", "AAbc", S, G, Y, S))
-                + self._sum("Aij,Bjm,Anm->in", "AAbb", S, first, S)
-                + m * _both(self._sum("Ail,Bml,Anm->in", "AAb", U, G, S) + self._sum("Aim,Anm->in", "AAa", W, S))
-            )
-            found = found + self._excess(each + alone)
+            found = found + self._excess(of_agents("A", self._within) + alone)
         if added:
             found = found + m**2 * added * self._sum("Aij,Dnj->in", "AD", S, S, in_the_air=True)
             found = found + added * self._excess(self._sum("Aij,Anj->in", "AA", S, S, in_the_air=True))
@@ -381,7 +374,7 @@ class RepliesLaw(AbstractLaw):
         source, finite = problem.agents.source, finite_law(problem.agents.source)
         if isinstance(source, Silent) or self.independent is not None:
             seen, square, hidden = np.zeros((M, d, 0)), np.zeros((M, d, d)), np.zeros((M, 0, 0))
-            nothing = seen, seen, square, square, square, (seen, seen), hidden, hidden, hidden, hidden
+            nothing = seen, seen, square, square, square, seen, seen, hidden, hidden, hidden, hidden
             return OwnNoise(*nothing, np.zeros((M, 0)))
         # Noise in the operators of a round affects the first operator and the agent's displacement.
         K = np.zeros((M, H, 2 * d, d))
@@ -398,20 +391,11 @@ class RepliesLaw(AbstractLaw):
             AdditiveLaw(np.zeros((2 * d,) * 2), np.zeros(2 * d), _of_agent(noise, i), "", basis="") for i in range(M)
         ]
         Psi, cross = np.concatenate([a.Psi for a in each]), np.concatenate([a.fresh_cross for a in each])
-        fresh = np.stack([a.fresh for a in each])
-        return OwnNoise(
-            Psi[:, :d],
-            Psi[:, d:],
-            fresh[:, :d, :d],
-            fresh[:, d:, d:],
-            fresh[:, d:, :d],
-            (cross[:, :d], cross[:, d:]),
-            np.concatenate([a.QH for a in each]),
-            np.concatenate([a.fresh_own for a in each]),
-            noise.stationary,
-            noise.start,
-            noise.start_mean,
-        )
+        fresh, own = np.stack([a.fresh for a in each]), np.concatenate([a.fresh_own for a in each])
+        first, moved = slice(d), slice(d, None)
+        new = fresh[:, first, first], fresh[:, moved, moved], fresh[:, moved, first], cross[:, first], cross[:, moved]
+        hidden = np.concatenate([a.QH for a in each]), own, noise.stationary, noise.start, noise.start_mean
+        return OwnNoise(Psi[:, first], Psi[:, moved], *new, *hidden)
 
 
 class SetsLaw(MomentLaw):
@@ -431,9 +415,8 @@ class SetsLaw(MomentLaw):
         w = there / np.maximum(there.sum(1, keepdims=True), 1)
         first = np.full_like(w, 1 / M) if all_first else w
         kappa, scale, powers = rule.correction, rule.server_step * rule.step_size, local_powers(A, *rule[:2])
-        S = powers.sum(0)
-        S_mean, moved = np.einsum("nm,mij->nij", w, S), S @ np.concatenate([A, r[..., None]], axis=2)
-        g = np.einsum("nm,mik->nik", first, np.concatenate([A, r[..., None]], axis=2))
+        S, G = powers.sum(0), np.concatenate([A, r[..., None]], axis=2)
+        S_mean, moved, g = np.einsum("nm,mij->nij", w, S), S @ G, np.einsum("nm,mik->nik", first, G)
         self.maps = np.zeros((len(w), d + 1, d + 1)) + np.eye(d + 1)
         self.maps[:, :-1] += scale * (kappa * S_mean @ g + (1 - kappa) * np.einsum("nm,mik->nik", w, moved))
         self.transition = np.einsum("n,nij->ij", self.chances, self.maps)[:-1, :-1]

@@ -36,10 +36,9 @@ def predict_unbiased(
     without codecs and $X = \Phi X \Phi^T + Q$. $Q$ is the covariance of the coding noise in a round at errors with the
     covariance $\Sigma_0 + X$, estimated from samples with a fixed key.
     """
-    finite = finite_law(problem.agents.source)
     if not isinstance(algorithm, Compressed) or Effect.REMEMBERS_REPLIES in algorithm.effects:
         return None
-    rule = local_rule(algorithm.algorithm)
+    rule, finite = local_rule(algorithm.algorithm), finite_law(problem.agents.source)
     if rule is None or not algorithm.codec.unbiased or not problem.affine or not noise_is_known(problem):
         return None
     if finite is not None and finite.independent:

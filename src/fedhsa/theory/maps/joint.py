@@ -187,18 +187,11 @@ class Joint:
     def ends(self) -> JointMap:
         """Returns the map without its matrix, which may be large."""
         self.check()
-        after, spread, _ = self.play(self.base, self.start_spread.T, index=0)
-        offset = self.play(self.base)[0][0] - self.base
-        return JointMap(
-            np.empty((0, 0)),
-            offset[self.kept],
-            self.shown[:, self.kept],
-            (after[0] - self.base)[self.kept],
-            spread[:, self.kept].T,
-        )
+        kept, (after, spread, _) = self.kept, self.play(self.base, self.start_spread.T, index=0)
+        offset, first = (self.play(self.base)[0][0] - self.base)[kept], (after[0] - self.base)[kept]
+        return JointMap(np.empty((0, 0)), offset, self.shown[:, kept], first, spread[:, kept].T)
 
     def map(self) -> JointMap:
-        """Returns the map of a round."""
         return self.ends()._replace(transition=self.linear(np.eye(self.size)))
 
     def parameters(self, rounds: int, theta: np.ndarray) -> np.ndarray:
@@ -283,7 +276,7 @@ def ways_of_the_coin(problem: Problem, algorithm: AbstractAlgorithm) -> tuple[np
     def once(theta):
         begun = start(algorithm, theta, problem.num_agents)
         round = Listening(jnp.ones((), int), jax.random.key(0), num_agents=problem.num_agents)
-        return _play(problem.agents, algorithm, begun, (), round)
+        return _play(problem.agents, algorithm, begun, round)
 
     with precision():
         try:
@@ -301,10 +294,10 @@ def ways_of_the_coin(problem: Problem, algorithm: AbstractAlgorithm) -> tuple[np
     return (edges[:-1] + edges[1:]) / 2, np.diff(edges)
 
 
-def _play(agents: Any, algorithm: AbstractAlgorithm, state: tuple[Any, Any], block: Any, shared: Round):
+def _play(agents: Any, algorithm: AbstractAlgorithm, state: tuple[Any, Any], shared: Round):
     """Runs one round of one seed without random numbers."""
     keys = fold_in(shared.key, jnp.arange(shared.num_agents))
-    return play(algorithm, one_seed(agents, block, shared, keys), *state)
+    return play(algorithm, one_seed(agents, (), shared, keys), *state)
 
 
 def floats(state: Any) -> tuple[Any, Any]:
@@ -322,7 +315,7 @@ def _on_average(agents, algorithm, state, index, key, coins, weights):
 
     def fallen(coin):
         shared = _Told(index, key, coin=coin, num_agents=tree.leading_axis(agents))
-        return _play(agents, algorithm, state, (), shared)
+        return _play(agents, algorithm, state, shared)
 
     every = jax.vmap(fallen)(coins)
     return jax.tree.map(lambda x: jnp.tensordot(weights, x, 1) if eqx.is_inexact_array(x) else x[0], every)

@@ -72,17 +72,17 @@ class LocalRule(NamedTuple):
         return S
 
     def transition(self, A: np.ndarray) -> np.ndarray:
-        r"""The map of errors, $\Phi = I + \alpha_g (\frac1M \sum_i [F_i^H + \kappa \eta S_i (\bar A - A_i)] - I)$."""
-        kappa = self.correction
-        nothing = np.zeros_like(A[:1])
-        return self.assemble(A, self.powers(A) if kappa < 1 else nothing, self.sums(A) if kappa > 0 else nothing)
+        r"""The map of errors, $\Phi = I + \alpha_g (\frac1M \sum_i [F_i^H + \kappa \eta S_i (\bar A - A_i)] - I)$.
 
-    def assemble(self, A: np.ndarray, powers: np.ndarray, sums: np.ndarray) -> np.ndarray:
-        r"""`transition` from $F_i^H$ and $S_i$, by way of $\eta S_i A_i = F_i^H - I$."""
-        identity, kappa = np.eye(A.shape[-1]), self.correction
+        It is computed by way of $\eta S_i A_i = F_i^H - I$.
+        """
+        identity, kappa, moved = np.eye(A.shape[-1]), self.correction, 0.0
         with np.errstate(over="ignore", invalid="ignore"):
-            corrected = self.step_size * sums.mean(0) @ A.mean(0)
-            return identity + self.server_step * (kappa * corrected + (1 - kappa) * (powers.mean(0) - identity))
+            if kappa > 0:
+                moved = kappa * (self.step_size * self.sums(A).mean(0) @ A.mean(0))
+            if kappa < 1:
+                moved = moved + (1 - kappa) * (self.powers(A).mean(0) - identity)
+            return identity + self.server_step * moved
 
     def offset(self, A: np.ndarray, residuals: np.ndarray) -> np.ndarray:
         r"""The displacement of a noiseless round at the root, $c = (1 - \kappa) \alpha_g \eta \frac1M \sum_i S_i r_i$.
@@ -254,14 +254,13 @@ def local_rule(algorithm: AbstractAlgorithm) -> LocalRule | None:
         return None
     if isinstance(algorithm, FedHSA | LocalSA):
         base = FedHSA if isinstance(algorithm, FedHSA) else LocalSA
-        rule = LocalRule(
-            _number(algorithm.step_size), algorithm.local_steps, float(algorithm.server_step), float(base is FedHSA)
-        )
+        further = algorithm.local_steps, float(algorithm.server_step), float(base is FedHSA)
     elif isinstance(algorithm, AbstractOneStep):
-        base, rule = AbstractOneStep, LocalRule(_number(algorithm.step_size), 1, 1.0, 0.0)
+        base, further = AbstractOneStep, (1, 1.0, 0.0)
     else:
         return None
-    return rule if _does_what(type(algorithm), base) else None
+    assert not isinstance(algorithm.step_size, AbstractSchedule)
+    return LocalRule(float(algorithm.step_size), *further) if _does_what(type(algorithm), base) else None
 
 
 def _does_what(cls: type, base: type) -> bool:
@@ -280,8 +279,3 @@ def require_rule(algorithm: AbstractAlgorithm) -> LocalRule:
             f"{type(algorithm).__name__}. Its noiseless map is `theory.exact.round_map`."
         )
     return rule
-
-
-def _number(step_size: float | AbstractSchedule) -> float:
-    assert not isinstance(step_size, AbstractSchedule)
-    return float(step_size)

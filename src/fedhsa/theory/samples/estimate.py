@@ -167,7 +167,8 @@ def estimate(
     bandwidth, effective = (np.stack([getattr(p, name) for p in parts]) for name in ("bandwidth", "effective_samples"))
     long_run.warn_if_short("agent", stream.plan.samples, bandwidth, effective)
     shares = {name: [getattr(p, name) for p in parts] for name in ARRAYS[1:]}
-    shares["lagged"] = long_run.pad_lags(shares["lagged"])
+    most = max(p.lagged.shape[1] for p in parts)
+    shares["lagged"] = [np.pad(p.lagged, ((0, 0), (0, most - p.lagged.shape[1]), (0, 0))) for p in parts]
     stacked = {name: np.stack(share, axis=1) for name, share in shares.items()}
     numbers = {"effective_samples": effective * R, "samples": stream.plan.samples * R}
     each = dataclasses.replace(parts[0], **stacked, bandwidth=bandwidth, **numbers)

@@ -172,12 +172,6 @@ def lagged_means(sums: np.ndarray, mean: np.ndarray, noise: np.ndarray) -> np.nd
     return (sums - earlier @ mean.T) / pairs[:, None]
 
 
-def pad_lags(lagged: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Pads lagged products `(repeats, K + 1, d)` with zeros to the largest $K$."""
-    longest = max(part.shape[1] for part in lagged)
-    return [np.pad(part, ((0, 0), (0, longest - part.shape[1]), (0, 0))) for part in lagged]
-
-
 def sample_roots(average: Callable, thetas: np.ndarray) -> np.ndarray:
     """Finds the roots `(repeats, d)` of `average`, which returns values and Jacobians, by Newton's method.
 
@@ -278,7 +272,6 @@ def _weights(kernel: str, x: np.ndarray) -> np.ndarray:
 
 
 def _fast_length(least: int) -> int:
-    """Returns the next length with a fast Fourier transform."""
     length = scipy.fft.next_fast_len(least, real=True)
     assert length is not None
     return length
