@@ -12,7 +12,7 @@ from fedhsa.cli import compare, main, memory, sweep
 from fedhsa.cli import run as run_module
 from fedhsa.cli.node_settings import NodeSettings
 from fedhsa.cli.settings import CompareSettings, RunSettings, SweepSettings
-from fedhsa.deploy import Limits, Missing, Privacy
+from fedhsa.deploy import Limits, Missing, Privacy, plan
 
 SIMULATED = {"rounds": 6, "seeds": 3, "key": 5, "every": 2, "dtype": "float32"}
 
@@ -68,7 +68,7 @@ def test_the_protection_that_a_nodes_owner_chose_reaches_the_node():
     config = NodeSettings(**limits, **noise, minimum_cohort=2, secure_aggregation=True).config()
     assert Limits.from_config(config) == Limits(4, 3, ("delta",))
     assert Privacy.from_config(config) == Privacy(0.5, 2.0, 9.0, 1e-6, 3)
-    assert (config["minimum_cohort"], deploy.secure.demanded(config)) == (2, True)
+    assert (config["minimum_cohort"], plan._is_set(config, "secure_aggregation")) == (2, True)
 
 
 def test_every_seed_has_records_and_every_agent_arrays_in_the_estimate_of_memory(monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 import fedhsa as fh
 from cases import ALGORITHMS, CASES
 from fedhsa._types import precision
-from fedhsa.algorithms.local_sa import Server
+from fedhsa.algorithms.local import Server
 from fedhsa.engine import batch, placement
 from fedhsa.engine.run import Run, _Progress
 from fedhsa.sources import FiniteChain

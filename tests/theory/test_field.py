@@ -68,7 +68,7 @@ def test_few_agents_that_only_diverge_together_are_not_called_stable(monkeypatch
     problem, method = slopes(M, 0.2, 1.0, spread, apart=0.3), fh.FedHSA(step, 2)
     exact = predicted(problem, method)
     assert (exact.basis, exact.stable) == ("exact", False)
-    assert exact.mean_square_radius > 1.1
+    assert radius_of(exact).value > 1.1
     monkeypatch.setattr(markov, "PRODUCT", 0.0)
     with pytest.warns(PredictionWarning, match=rf"Whether FedHSA is stable is unknown: .*\({basis}\) may leave out"):
         found = fh.theory.predict(problem, method)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import equinox as eqx
 from jaxtyping import PyTree
 
 from .._types import Block

@@ -44,7 +44,7 @@ _AUTHORITY = "fedhsa federation authority"
 _SSH = serialization.PrivateFormat.OpenSSH  # of Flower's nodes: the file that `ssh-keygen -t ecdsa` makes
 _CURVE = ec.SECP256R1()  # Flower's nodes may have it, and it signs three times as fast as P-384
 LONGEST = 36525
-"""The allowed numbers of days for which certificates are valid."""
+"""The largest number of days for which certificates are valid."""
 AUTHORITY_DAYS = 3653
 """Days that an authority is valid at least: when it ends, every machine needs new keys."""
 

@@ -66,7 +66,7 @@ class LinearGaussian(AbstractSource):
         return self._move(state, self._normal(key))
 
     def draw(self, keys, state, /):
-        return jax.lax.scan(self._move, state, jax.vmap(self._normal)(keys))
+        return jax.lax.scan(lambda state, normal: self._move(state, normal), state, jax.vmap(self._normal)(keys))
 
     def _move(self, state, normal):
         next_state = self.transition @ state + self._noise_factor @ normal

@@ -248,7 +248,7 @@ class _Method(NamedTuple):
     @property
     def has_server_step(self) -> bool:
         """Whether a server step has another effect than the step size."""
-        return "server_step" in self.settings and self.settings["local_steps"] > 1
+        return "server_step" in self.settings and self.settings.get("local_steps") != 1
 
 
 def _class(name: str) -> Callable[..., AbstractAlgorithm]:

@@ -841,7 +841,8 @@ def _coordinates(every: Sequence[Pieces], M: int) -> Coordinates:
             map = drawn(step)
             visited.append(map[:, :-1] @ visited[-1] + map[:, -1])
     largest = np.abs(visited).max(0)
-    units = np.where(largest > 0, largest, 1.0)  # memories may be large with the inverse of the step size
+    # Memories may be large with the inverse of the step size; powers of 2 change no digits.
+    units = 2.0 ** np.round(np.log2(np.where(largest > 0, largest, 1.0)))
     reach = [nothing] * exchanges
     reach[0] = _grown(nothing, (begun / units)[:, None])
     quiet, turn = 0, 0

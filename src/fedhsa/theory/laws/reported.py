@@ -244,14 +244,14 @@ def predict_reported(
             f"{type(algorithm).__name__} reports a mean of means, for which no law is known. Use only one average."
         )
     inner = predict(problem, method)
-    known = known_of(inner) | {"algorithm": algorithm}
+    known: dict[str, Any] = known_of(inner) | {"algorithm": algorithm}
     if not inner.stable:
         return ReportedPrediction(**known, inner=inner)
     found = _law(problem, method, average, inner)
     # If only the mean is known, the contribution of noise is NaN and remains NaN.
     covariance = inner.covariance if np.isnan(inner.covariance).any() else found.stationary().covariance
-    changes = {"basis": found.basis, "left_out": found.left_out, "covariance": covariance}
-    return ReportedPrediction(**known | {"law": found} | changes, inner=inner)
+    known |= {"law": found, "basis": found.basis, "left_out": found.left_out, "covariance": covariance}
+    return ReportedPrediction(**known, inner=inner)
 
 
 def _law(problem: Problem, method: AbstractAlgorithm, average: AbstractAverage, inner: Prediction) -> AbstractLaw:
