@@ -135,14 +135,19 @@ def test_what_is_left_out_is_that_of_the_worst_step_size():
             fh.OverTheAir(fh.FedHSA(BLOCKS, 2), gain_std=0.0, noise_std=0.1),
             "half the step size and twice",
         ),
-        pytest.param(
-            fh.RichardsonRomberg(fh.FedHSA(DECREASING, 2)),
-            "does not support step sizes that change",
-            marks=pytest.mark.slow,
-        ),
     ],
-    ids=["blocks that change", "noise beside operators", "extrapolation"],
+    ids=["blocks that change", "noise beside operators"],
 )
 def test_what_has_no_law_of_changing_steps_is_refused(method, sentence):
     with pytest.raises(TypeError, match=sentence):
         fh.theory.predict(td.random(2, 2, 2), method)
+
+
+@pytest.mark.slow
+def test_extrapolation_follows_steps_that_change():
+    problem, method = (
+        fh.problems.quadratic.random(3, dim=2).noiseless(),
+        fh.RichardsonRomberg(fh.LocalSA(DECREASING, 2)),
+    )
+    run = fh.simulate(problem, method, rounds=8)
+    np.testing.assert_allclose(fh.theory.predict(problem, method).error(8), run.error[0], rtol=1e-9)

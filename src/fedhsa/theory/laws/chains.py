@@ -86,7 +86,7 @@ def predict_on_chains(problem: Problem, algorithm: AbstractAlgorithm) -> ChainsP
     if not stable or not spectral_radius(transition) < 1:
         return ChainsPrediction(**found | unstable(d), left_out=law.left_out if law.basis == "exact" else math.nan)
     (linear, covariance), mean = law.affine.stationary(), law.stationary().mean
-    limit = linear if law.additive else limit
+    linear, mean = (limit, limit) if law.additive else (linear, mean)
     biases = {"heterogeneity_bias": limit, "markov_bias": linear - limit, "curvature_bias": mean - linear}
     persistent = limit if law.additive else unknown
     return ChainsPrediction(
