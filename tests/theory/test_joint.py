@@ -75,7 +75,7 @@ def test_scaffolds_covariance_is_that_of_its_analysis_to_first_order(method):
     for step in (0.01, 0.005, 0.0025):
         prediction = predict(problem, method(step, 5))
         assert prediction.basis == "exact"
-        np.testing.assert_allclose(prediction.heterogeneity_bias, 0, atol=1e-12)
+        np.testing.assert_allclose(prediction.heterogeneity_bias, 0, atol=1e-10)  # rounding, of memories like 1 / step
         rest.append(np.linalg.norm(prediction.covariance / (step / 4) - X) / np.linalg.norm(X))
     assert rest[0] < 0.02
     np.testing.assert_allclose([rest[0] / rest[1], rest[1] / rest[2]], 2, rtol=0.1)
