@@ -333,3 +333,11 @@ def test_a_law_that_leaves_something_out_says_so(monkeypatch):
     assert 0.02 < error < prediction.left_out < 1
     monkeypatch.setattr(federation, "field_radius", lambda *given: None)  # the gaps alone, amplified near instability
     assert error < sites_law(problem, algorithm).left_out
+
+
+@pytest.mark.parametrize("step", [0.02, 1e-6])
+def test_what_a_method_conserves_is_no_part_of_what_it_carries_with_many_agents_and_small_steps(step):
+    """SCAFFLSA's shifts add to zero, so that it carries the parameter and M - 1 of them."""
+    for M in (3, 20):
+        into, _ = federation._coordinates([pieces_of(fh.SCAFFLSA(step, 5), M, 1)], M)
+        assert [len(x) for x in into] == [M]

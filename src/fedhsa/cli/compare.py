@@ -42,7 +42,8 @@ def main(settings: CompareSettings, args: Sequence[str], console: Console) -> in
 
     def so_far(found: contest.Contest) -> None:
         tracks.follow({name: entry.result for name, entry in found.entries.items()})
-        kept(found)
+        if found.entries:  # the first to end may be a method that failed
+            kept(found)
 
     with writable(settings.folder), tracks.open():
         with (

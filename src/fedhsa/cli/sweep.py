@@ -53,7 +53,8 @@ def main(settings: SweepSettings, args: Sequence[str], console: Console) -> int:
 
     def so_far(found: Sweep) -> None:
         track(found)
-        kept(found)
+        if found.results:  # the first to end may be a combination that failed
+            kept(found)
 
     with writable(settings.folder), tracks.open():
         with fits_in_memory("The sweep"), executor(settings, console) as pool, warnings.catch_warnings():

@@ -1,6 +1,5 @@
 """The law of linear rounds with additive noise of any correlation in time, which also describes small noise."""
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -91,14 +90,6 @@ class AdditiveLaw(AbstractSteppedLaw):
 
     def seen(self, state):
         return Moments(state.mean, state.E)
-
-    def states(self, start: np.ndarray, rounds: int) -> Iterator[AdditiveState]:
-        """Yields all moments before the first round and after each of `rounds`."""
-        state = self.enter(start)
-        yield state
-        for _ in range(rounds):
-            state = self.step(state)
-            yield state
 
     def step(self, state) -> AdditiveState:
         (mean, E, X, Z, hidden), Phi = state, self.Phi

@@ -157,7 +157,7 @@ class _AdditiveMean:
 
     def __init__(self, law: AdditiveLaw):
         (M, d, s) = law.Psi.shape
-        self.law, self.state = law, next(law.states(np.zeros(d), 0))
+        self.law, self.state = law, law.enter(np.zeros(d))
         self.V, self.B, self.Y = np.zeros((d, d)), np.zeros((d, d)), np.zeros((M, s, d))
 
     def after(self, part: float) -> tuple[np.ndarray, np.ndarray]:

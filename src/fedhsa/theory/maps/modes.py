@@ -31,8 +31,6 @@ class Modes(NamedTuple):
     spread: np.ndarray
     origin: np.ndarray
     """The error $e_1$ at that state."""
-    project: np.ndarray
-    """The projection of a displacement of the whole state to $x$, `(m, n)`."""
 
 
 def reduced(map: JointMap) -> Modes:
@@ -47,8 +45,7 @@ def reduced(map: JointMap) -> Modes:
     Phi, observe, move, spread = rows.T @ Phi @ rows, observe @ rows, rows.T @ move, rows.T @ map.spread
     move = _without_rounding(Phi, move, 1 + np.abs(map.first).max())
     basis = _spanned(np.concatenate([Phi - np.eye(len(Phi)), _unit(spread), _unit(move[:, None])], axis=1))
-    origin, project = map.observe @ map.first, (rows @ basis).T
-    return Modes(basis.T @ Phi @ basis, basis.T @ move, observe @ basis, basis.T @ spread, origin, project)
+    return Modes(basis.T @ Phi @ basis, basis.T @ move, observe @ basis, basis.T @ spread, map.observe @ map.first)
 
 
 def _without_rounding(Phi: np.ndarray, move: np.ndarray, size: float) -> np.ndarray:
@@ -142,9 +139,7 @@ def _krylov(joint: Joint) -> tuple[Modes, np.ndarray, Callable[[np.ndarray], np.
 
     start = _unit(ends.spread @ rng.standard_normal((ends.spread.shape[1], 1))) + _unit(move[:, None])
     basis, transition, _ = arnoldi(lambda x: reachable(phi(x)), reachable(start[:, 0]), KRYLOV)
-    found = Modes(
-        transition, basis @ move, ends.observe @ basis.T, basis @ ends.spread, ends.observe @ ends.first, basis
-    )
+    found = Modes(transition, basis @ move, ends.observe @ basis.T, basis @ ends.spread, ends.observe @ ends.first)
     return found, move, phi
 
 
