@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
-from jax.extend.core import jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 
 from ... import tree
@@ -33,6 +32,7 @@ from ..maps.rounds import LocalRule, local_rule
 from ..stability import step_of, with_step
 from .draws import MOST_DRAWS, AbstractExchange, OwnDraws, Script, Scripted, joint_outcomes, telling
 from .moments import NotDerivedError
+from .rows import Program
 
 MEAN = -1
 """The place of a call of the mean operator, which uses no observation."""
@@ -41,9 +41,9 @@ RANK, SAME, ROUNDING = 1e-9, 1e-10, 1e-13
 size below which a coefficient is zero."""
 LATER = (1, 2, 3, 10, 1009)
 """Rounds that must be alike; the first round of a run may differ."""
-KEYS, ROWS, MOST_NOISE = 6, 64, 2
-"""The number of keys with which an agent's round is tried, to notice one that is random; rows computed at a time; and
-the largest number of the server's noise relative to its numbers."""
+KEYS, MOST_NOISE = 6, 2
+"""The number of keys with which an agent's round is tried, to notice one that is random, and the largest number of the
+server's noise relative to its numbers."""
 FACTORS = (-50.0, -5.0, -0.5, 0.5, 1.5, 5.0, 50.0)
 """Values of a factor at which replies must be linear in it, where 0 and 1 are a standard deviation from its mean."""
 REMEMBERED = 64
@@ -323,15 +323,16 @@ def _watch(rebuilt: Callable, given: list, num_agents: int, dim: int) -> _Method
     def init(theta):
         return tuple(_flat(floats(part)[0])[0] for part in algorithm.init(theta))
 
-    (server, memory), constants = ([np.asarray(x).reshape(-1) for x in init(jnp.full(1, at))] for at in (1.0, 0.0))
-    if any(x.any() for x in constants):
+    (server, constant), (memory, other) = _played(_program(init, np.zeros(1)), [], np.eye(2, 1))
+    if constant.any() or other.any():
         raise NotDerivedError(f"{name} starts from numbers other than its parameter.")
-    show = np.stack([_filled(algorithm, 0, row, 1).theta[0] for row in jnp.eye(len(server))])
-    script = Script()
+    shown = _program(lambda row: _filled(algorithm, 0, row, 1).theta, server)
+    (show,) = _played(shown, [], np.eye(len(server)))
+    script, sizes = Script(), (len(server), len(memory))
 
     def round(side: float) -> tuple[_Watched, ...]:
         numbers = range(len(algorithm.exchanges))
-        return tuple(_Watched(rebuilt, given, k, num_agents, side, dim, script) for k in numbers)
+        return tuple(_Watched(rebuilt, given, k, sizes, num_agents, side, dim, script) for k in numbers)
 
     watched = {0.5: round(0.5)}
     edges = np.unique([0.0, 1.0, *script.coins])
@@ -339,7 +340,7 @@ def _watch(rebuilt: Callable, given: list, num_agents: int, dim: int) -> _Method
     watched |= {side: round(side) for side in sides if side not in watched}
     chosen = tuple(watched[side] for side in sides)
     sets, ways = joint_outcomes(chosen[0], script, given, num_agents, name)
-    method = _Method(sides, np.diff(edges), chosen, sets, ways, True, server, memory, show)
+    method = _Method(sides, np.diff(edges), chosen, sets, ways, True, server, memory, show[:, 0])
     alike = True
     for exchanges, drawn in method.outcomes():
         every = zip(exchanges, ways, method.raw(exchanges, given, drawn, LATER[0]), strict=True)
@@ -365,33 +366,19 @@ def _flat(numbers: Any) -> tuple[Any, Callable]:
     return ravel_pytree(numbers) if jax.tree.leaves(numbers) else (jnp.zeros(0), lambda x: numbers)
 
 
-def _traced(function: Callable, given: list, *examples: Any) -> tuple[Callable, Any]:
-    """Returns a function of step sizes and of many rows of arguments, and its program.
+def _program(function: Callable, *examples: Any) -> Program:
+    """Returns a function of many rows of arguments.
 
-    Loops are traced step by step, so that what happens in them can be recorded, and then compiled once.
+    Loops are traced step by step, so that what happens in them can be recorded.
     """
     with jax.disable_jit():
-        closed = jax.make_jaxpr(function)(given, *examples)
-    run = jax.jit(jax.vmap(jaxpr_as_fun(closed), (*[None] * len(given), *[0] * len(examples))))
-
-    def many(given: list, *rows: np.ndarray) -> list[np.ndarray]:
-        count = len(rows[0])
-        more = -count % ROWS  # so that other numbers of rows need no other program
-        every = [np.concatenate([x, np.repeat(x[-1:], more, axis=0)]) for x in rows]
-        parts = [run(*given, *(x[at : at + ROWS] for x in every)) for at in range(0, count, ROWS)]
-        columns = zip(*parts, strict=True)
-        return [np.concatenate([np.asarray(x).reshape(ROWS, -1) for x in column])[:count] for column in columns]
-
-    return many, closed
+        return Program(jax.make_jaxpr(function)(*examples))
 
 
-def _reached(closed: Any, argument: int) -> list[bool]:
-    """Returns which results of a program depend on one of its arguments."""
-    reached = {closed.jaxpr.invars[argument]}
-    for equation in closed.jaxpr.eqns:
-        if any(x in reached for x in equation.invars if not hasattr(x, "val")):  # constants have values
-            reached.update(equation.outvars)
-    return [not hasattr(x, "val") and x in reached for x in closed.jaxpr.outvars]
+def _played(program: Program, given: list, *rows: np.ndarray) -> list[np.ndarray]:
+    """Returns the flat results for each row of arguments; those in `given` are the same for all."""
+    found = program(*(np.asarray(x)[None] for x in given), *rows)
+    return [np.broadcast_to(x.reshape(len(x), -1), (len(rows[0]), x[0].size)) for x in found]
 
 
 class _Done(NamedTuple):
@@ -414,30 +401,36 @@ class _Watched(AbstractExchange):
     """An exchange whose functions act on flat vectors, `d` numbers for each coefficient, for many rows of arguments."""
 
     def __init__(
-        self, rebuilt: Callable, given: list, number: int, num_agents: int, side: float, d: int, script: Script
+        self,
+        rebuilt: Callable,
+        given: list,
+        number: int,
+        sizes: tuple[int, int],
+        num_agents: int,
+        side: float,
+        d: int,
+        script: Script,
     ):
         """`rebuilt` makes the algorithm with step sizes such as those in `given`, for a round of a given number."""
         algorithm = rebuilt(given)
         self.rebuilt, self.number, self.name = rebuilt, number, type(algorithm).__name__
         self.num_agents, self.d, self.side, self.script = num_agents, d, side, script
-        self.p, self.q = (len(_flat(floats(x)[0])[0]) for x in algorithm.init(jnp.zeros(1)))
-        zero, self.most = jnp.asarray(0), 4 * algorithm.block_length + 8
-        self.send, closed = _traced(lambda *row: self._sent(*row)[0], given, jnp.zeros(self.p * d), zero, zero, zero)
-        self.inputs = closed.out_avals[0].shape[0] // d + self.q
+        (self.p, self.q), zero, self.most = sizes, np.asarray(0), 4 * algorithm.block_length + 8
+        self.send = _program(lambda *row: self._sent(*row)[0], given, np.zeros(self.p * d), zero, zero, zero)
+        self.inputs = self.send.shapes[0][0] // d + self.q
         self.calls, self.draws, self.structure = 0, {}, jax.tree.structure(0)
         script.chances.clear()
-        values = jnp.zeros((self.inputs + self.most) * d)
-        self.run, closed = _traced(self._local, given, values, zero, zero, zero)
-        if any(_reached(closed, argument)[3] for argument in range(len(given) + 1)):
+        values = np.zeros((self.inputs + self.most) * d)
+        self.run = _program(self._local, given, values, zero, zero, zero)
+        if any(self.run.depends_on(argument)[3] for argument in range(len(given) + 1)):
             raise NotDerivedError(f"Probabilities of {self.name} depend on its step size, its replies or other draws.")
-        shapes = [x.shape for x in closed.out_avals[4:]]
-        self.leaves = list(zip(_reached(closed, len(given))[4:], shapes, strict=True))
+        self.leaves = list(zip(self.run.depends_on(len(given)), self.run.shapes, strict=True))[4:]
         """Whether each leaf of the reply depends on messages, memory or operators, and its shape."""
         self.n = sum(math.prod(shape) for own, shape in self.leaves if own) // d
-        told = jnp.zeros((num_agents, sum(math.prod(shape) for own, shape in self.leaves if not own)))
-        replies = jnp.zeros((num_agents, self.n * d))
-        self.noise, room = 0, jnp.zeros(MOST_NOISE * (self.p + self.n) * d)
-        self.gather, _ = _traced(self._gathered, given, jnp.zeros(self.p * d), replies, told, room, zero, zero)
+        told = np.zeros((num_agents, sum(math.prod(shape) for own, shape in self.leaves if not own)))
+        replies = np.zeros((num_agents, self.n * d))
+        self.noise, room = 0, np.zeros(MOST_NOISE * (self.p + self.n) * d)
+        self.gather = _program(self._gathered, given, np.zeros(self.p * d), replies, told, room, zero, zero)
 
     def _shared(self, given: list, key: Any, index: Any, agent: Any = None, noise: Any = None) -> Round:
         own = None if agent is None else jax.random.key(1000 + key)
@@ -498,7 +491,7 @@ class _Watched(AbstractExchange):
         """Returns what agents do with these messages, memories and values of the operator."""
         more = (self.inputs + self.most) * self.d - values.shape[1]  # values of calls that do not happen
         rows = _rows(np.pad(values, ((0, 0), (0, more))), agents, keys, indices)
-        places, points, memory, _, *leaves = self.run(given, *rows)
+        places, points, memory, _, *leaves = _played(self.run, given, *rows)
         nothing = np.zeros((len(values), 0))
         reply, told = (
             np.concatenate([nothing, *(x for x, (own, _) in zip(leaves, self.leaves, strict=True) if own is kind)], 1)
@@ -510,7 +503,9 @@ class _Watched(AbstractExchange):
         """Returns the probabilities of what each agent draws, `(M, count)`."""
         agents = np.arange(self.num_agents)
         values = np.zeros((self.num_agents, (self.inputs + self.most) * self.d))
-        found, *others = (self.run(given, *_rows(values, agents, k, index))[3] for k, index in enumerate((*LATER, 0)))
+        found, *others = (
+            _played(self.run, given, *_rows(values, agents, k, index))[3] for k, index in enumerate((*LATER, 0))
+        )
         if any(not _near(other, found) for other in others):
             raise NotDerivedError(f"Probabilities of {self.name} depend on the number of the round, or are random.")
         ends = np.cumsum(list(self.draws.values()))
@@ -544,7 +539,7 @@ class _Watched(AbstractExchange):
         """Returns the exchange as matrices, with one way for each agent, from what happens to the first coordinate."""
         M, p, n, agents = self.num_agents, self.p, self.n, np.arange(self.num_agents)
         started = self._along(np.tile(np.eye(p + 1, p), (M, 1)))
-        (sent,) = self.send(given, *_rows(started, np.repeat(agents, p + 1), 0, index))
+        (sent,) = _played(self.send, given, *_rows(started, np.repeat(agents, p + 1), 0, index))
         sent = self._across(sent).reshape(M, p + 1, -1)
         width, rng = self.inputs + self.calls, np.random.default_rng(0)
         tried = np.repeat(rng.standard_normal(width)[None], M, axis=0)
@@ -556,7 +551,7 @@ class _Watched(AbstractExchange):
         w, replies, noise = np.split(rows, [p, p + M * n], axis=1)
         told = np.broadcast_to(told, (len(rows), *told.shape))
         w, replies, noise = (self._along(x) for x in (w, replies.reshape(-1, M, n), noise))
-        (after,) = self.gather(given, *_rows(w, replies, told, self._noise(noise), 0, index))
+        (after,) = _played(self.gather, given, *_rows(w, replies, told, self._noise(noise), 0, index))
         after = self._across(after)
         if sent[:, -1].any() or found[width].any() or after[-1].any():
             raise NotDerivedError(f"A round of {self.name} adds constants.")
@@ -613,8 +608,8 @@ class _Watched(AbstractExchange):
         noise = rng.standard_normal((count, self.noise, d))
         rows = _rows(w.reshape(count, -1), r.reshape(count, M, -1), told, self._noise(noise.reshape(count, -1)))
         rows += _rows(np.asarray(keys), indices)
-        (after,), replied = self.gather(given, *rows), np.einsum("ipn,cind->cpd", step.gather, r)
-        (sent,) = self.send(given, *_rows(rows[0], np.zeros(count, int), keys, indices))
+        (after,), replied = _played(self.gather, given, *rows), np.einsum("ipn,cind->cpd", step.gather, r)
+        (sent,) = _played(self.send, given, *_rows(rows[0], np.zeros(count, int), keys, indices))
         both = [
             (told, np.broadcast_to(told[:1], told.shape)),
             (after, (step.keep @ w + replied + step.noise @ noise).reshape(count, -1)),
