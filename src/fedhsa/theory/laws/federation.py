@@ -823,14 +823,14 @@ def _coordinates(every: Sequence[Pieces], M: int) -> Coordinates:
     def drawn(step: Step) -> np.ndarray:
         """A random exchange as a map of (z, 1), in which operators move agents by about one; z is in `units`."""
         sizes = {c.number: np.abs(c.enter).max(initial=0.0) for ways in step.parts for way in ways for c in way.calls}
-        values = rng.standard_normal((2, M, max(sizes, default=-1) + 1))
+        slopes, added = rng.standard_normal((2, M, max(sizes, default=-1) + 1, 1))
         mix = [rng.dirichlet(np.ones(len(ways))) for ways in step.parts]
-        columns = np.eye(n, n + 1)
-        one = np.eye(n + 1)[-1]
-        w, m = apply(
-            step, columns[:p], columns[p:].reshape(M, q, n + 1),
-            lambda i, c, point: (0.5 * values[0, i, c] * point + values[1, i, c] * one) / (sizes[c] or 1.0), mix,
-        )  # fmt: skip
+        columns, one = np.eye(n, n + 1), np.eye(n + 1)[-1]
+
+        def operator(agents: np.ndarray, call: int, points: np.ndarray) -> np.ndarray:
+            return (0.5 * slopes[agents, call] * points + added[agents, call] * one) / (sizes[call] or 1.0)
+
+        w, m = apply(step, columns[:p], columns[p:].reshape(M, q, n + 1), operator, mix)
         w[:, -1] += step.noise @ rng.standard_normal(step.noise.shape[1])
         return np.concatenate([w, m.reshape(M * q, n + 1)]) / units[:, None] * np.append(units, 1.0)
 

@@ -11,6 +11,7 @@ What a method draws through its `Round` is prescribed, one outcome after the oth
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -46,6 +47,9 @@ KEYS, MOST_NOISE = 6, 2
 server's noise relative to its numbers."""
 FACTORS = (-50.0, -5.0, -0.5, 0.5, 1.5, 5.0, 50.0)
 """Values of a factor at which replies must be linear in it, where 0 and 1 are a standard deviation from its mean."""
+USUAL = 0.37, 0.1
+"""The step size at which methods are checked, whatever theirs is, and the distance to that of the round before: results
+that are divided by a step size contain rounding errors as large as its inverse."""
 REMEMBERED = 64
 """The number of methods that are kept, so that another step size requires no other program."""
 
@@ -196,17 +200,16 @@ class _Method(NamedTuple):
         found = []
         for steps, ways in zip(self.raw(exchanges, given, drawn, index), self.ways, strict=True):
             found.append(_merged(steps, ways, exchanges[0].name, known))
-        self._check_rest(found, exchanges[0].name)
         return tuple(found)
 
-    def _check_rest(self, steps: list[Step], name: str) -> None:
+    def check_rest(self, steps: Sequence[Step], name: str) -> None:
         """Raises `NotDerivedError` if the state changes though all operators vanish."""
         M = len(steps[0].send)
         for way in range(max(len(parts) for step in steps for parts in step.parts)):
             w, m = self.server[:, None], np.tile(self.memory[:, None], (M, 1, 1))
             for step in steps:
                 mix = [np.eye(len(parts))[min(way, len(parts) - 1)] for parts in step.parts]
-                w, m = apply(step, w, m, lambda agent, call, point: 0 * point, mix)
+                w, m = apply(step, w, m, lambda agents, call, points: 0 * points, mix)
             if not _near(w[:, 0], self.server):
                 raise NotDerivedError(f"{name} moves at the root even without noise.")
 
@@ -295,7 +298,8 @@ def derive(algorithm: AbstractAlgorithm, num_agents: int, dim: int, before: floa
 
         try:
             if which not in _known:
-                found = _watch(rebuilt, given, num_agents, dim)
+                usual = [jnp.full_like(x, step) for x, step in zip(given[:-1], itertools.count(*USUAL))]
+                found = _watch(rebuilt, [*usual, given[-1]], num_agents, dim)
                 if len(_known) >= REMEMBERED:
                     _known.pop(next(iter(_known)))
                 _known[which] = found
@@ -352,6 +356,8 @@ def _watch(rebuilt: Callable, given: list, num_agents: int, dim: int) -> _Method
                 if not exchange.does(step, told, LATER):
                     raise NotDerivedError(f"The rounds of {name} depend on the number of the round.")
                 alike = alike and exchange.does(step, told, [0])
+    for steps in method.rounds(given, LATER[0]):
+        method.check_rest(steps, name)
     return method._replace(alike=alike)
 
 
@@ -637,21 +643,25 @@ def apply(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Runs an exchange in one dimension for columns of states, `(p, k)` and `(M, q, k)`.
 
-    `operator` maps an agent, the number of a call and its points `(k,)` to values `(k,)`. `mix` are the factors of each
-    agent's ways, whose results are added.
+    `operator` maps the numbers of some agents, the number of a call and their points `(agents, k)` to values. `mix` are
+    the factors of each agent's ways, whose results are added.
     """
-    after, kept, n = step.keep @ server, [], step.gather.shape[-1]
+    after, kept, n = step.keep @ server, np.empty_like(memory), step.gather.shape[-1]
+    groups: dict[Any, list[int]] = {}
     for i, parts in enumerate(step.parts):
-        end = 0.0
-        for factor, part in zip(mix[i], parts, strict=True):
-            live = part.begin @ np.concatenate([step.send[i] @ server, memory[i]])
+        groups.setdefault(tuple(map(id, parts)), []).append(i)
+    for which in groups.values():
+        begun = np.concatenate([step.send[which] @ server, memory[which]], axis=1)
+        end = np.zeros(())
+        for part, factor in zip(step.parts[which[0]], np.transpose([mix[i] for i in which]), strict=True):
+            live = part.begin @ begun
             for call in part.calls:
-                live = call.carry @ live + np.outer(call.enter, operator(i, call.number, call.point @ live))
-            end = end + factor * (part.end @ live)
-        end = np.asarray(end)
-        after = after + step.gather[i] @ end[:n]
-        kept.append(end[n:])
-    return after, np.stack(kept)
+                values = operator(np.array(which), call.number, call.point @ live)
+                live = call.carry @ live + call.enter[:, None] * values[:, None]
+            end = end + factor[:, None, None] * (part.end @ live)
+        after = after + (step.gather[which] @ end[:, :n]).sum(0)
+        kept[which] = end[:, n:]
+    return after, kept
 
 
 def realise(J: np.ndarray, places: list[int], inputs: int) -> Part:
