@@ -312,6 +312,12 @@ def test_what_rounds_conserve_is_left_out_however_small_the_step(step):
     assert 1 - radius == pytest.approx(5 * step * slowest, rel=0.01)
 
 
+def test_a_search_that_begins_at_tiny_steps_leaves_out_what_rounds_conserve():
+    """There are the parameter and two of three shifts; the mean of all shifts is that of the server."""
+    federation = predict(quadratic.random(3, 2), fh.SCAFFOLD(0.07, H)).law.federation.noiseless()
+    assert [federation.at(fh.SCAFFOLD(step, H)).size for step in (1e-9, 0.3)] == [6, 6]
+
+
 @pytest.mark.slow
 def test_methods_that_ask_for_mean_operators_are_predicted_without_noise_in_them():
     problem = CASES["finite-sum"]().problem

@@ -19,7 +19,7 @@ from scipy.linalg import block_diag
 from ..._linear import transpose
 from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
-from ..stability import step_of, with_step
+from ..stability import with_step
 from .field import field_radius
 from .finite import AddedNoise, added_noise, additive_noise, affine_operators, finite_law, kinds_of
 from .moments import NotDerivedError, Steps
@@ -669,8 +669,8 @@ class Federation:
 
     def at(self, algorithm: AbstractAlgorithm) -> "Federation":
         """Returns the same agents with another step size of their algorithm, in coordinates that serve all of them."""
-        if self._common is None:
-            steps = step_of(algorithm) * FACTORS
+        if self._common is None:  # of step sizes near its own, since rounding hides directions at much smaller ones
+            steps = self.pieces.step_size * FACTORS
             every = [pieces_of(with_step(algorithm, step), self.num_agents, self.dim) for step in steps]
             self._common = _coordinates(every, self.num_agents)
         return Federation(pieces_of(algorithm, self.num_agents, self.dim), self.outcomes, self.name, self._common)

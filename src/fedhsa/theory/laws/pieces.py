@@ -117,6 +117,8 @@ class Pieces(NamedTuple):
     show: np.ndarray
     """The parameter as a combination of the server's state, `(p,)`."""
     block_length: int
+    step_size: Any
+    """The step size of the method; None if it has no single one."""
 
 
 class _Probe(AbstractAgent):
@@ -258,7 +260,7 @@ def pieces_of_rule(rule: LocalRule, num_agents: int) -> Pieces:
     if kappa == 0 or H == 1:
         steps = [Call(k, np.ones(1), one, np.array([eta]), 0) for k in range(H)]
         rounds = ((exchange(one, one, steps, one, (1 - alpha) * one, alpha / M * one),),)
-        return Pieces(rounds, np.ones(1), rounds, np.ones(1), np.zeros(0), np.ones(1), H)
+        return Pieces(rounds, np.ones(1), rounds, np.ones(1), np.zeros(0), np.ones(1), H, eta)
     # The server has theta and g_bar, an agent its first operator g, and in the second exchange y and kappa (g_bar - g).
     first = [Call(0, np.ones(1), 0 * one, np.ones(1), 0)]
     asked = exchange([[1, 0]], [[1.0, 0.0]], first, [[1.0], [1.0]], np.diag([1.0, 0.0]), [[0], [1 / M]])
@@ -267,7 +269,7 @@ def pieces_of_rule(rule: LocalRule, num_agents: int) -> Pieces:
     steps = [step._replace(place=k) for k in range(1, H)]
     moved = exchange(np.eye(2), begin, steps, [[1.0, 0.0], [0.0, 0.0]], np.diag([1 - alpha, 0.0]), [[alpha / M], [0]])
     rounds, start = ((asked, moved),), np.array([1.0, 0.0])
-    return Pieces(rounds, np.ones(1), rounds, start, np.zeros(1), start, H)
+    return Pieces(rounds, np.ones(1), rounds, start, np.zeros(1), start, H, eta)
 
 
 _known: dict[Any, _Method] = {}
@@ -316,7 +318,7 @@ def derive(algorithm: AbstractAlgorithm, num_agents: int, dim: int, before: floa
             ) from error
     shared = (method.server, method.memory, method.show)
     chances = np.outer(method.chances, [chance for chance, _ in method.sets]).ravel()
-    return Pieces(rounds, chances, first, *shared, algorithm.block_length)
+    return Pieces(rounds, chances, first, *shared, algorithm.block_length, step_of(algorithm))
 
 
 def _watch(rebuilt: Callable, given: list, num_agents: int, dim: int) -> _Method:
