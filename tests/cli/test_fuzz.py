@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedhsa.cli import index, main, programs
+from fedhsa.cli import index, main, memory, programs
 from fedhsa.cli.deploy_settings import COMMANDS as DEPLOY
 from fedhsa.cli.settings import COMMANDS, AbstractFlags
 
@@ -147,6 +147,7 @@ def refused_or_understood(tmp_path, monkeypatch):
         monkeypatch.setattr(importlib.import_module(f"fedhsa.{module}"), name, begin)
     monkeypatch.setattr("fedhsa.cli.forecast.Forecast.announce", lambda *_: [])
     monkeypatch.setattr(programs, "kept", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(memory, "total", lambda: 16 * 2**30)  # larger machines begin with larger problems
     return tmp_path
 
 

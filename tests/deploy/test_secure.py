@@ -604,13 +604,19 @@ def test_a_site_that_never_answers_stops_fewer_and_fewer_rounds(keys, tmp_path):
 
 
 class Coming(MemoryTransport):
-    """Sites that come and go, and messages that are lost, late, garbled and repeated."""
+    """Sites that come and go, and messages that are lost, late, garbled and repeated.
+
+    In every tenth round one goes between two exchanges and stays away, however often it is asked in the meantime.
+    """
 
     draws = None
 
     def exchange(self, messages, seconds):
         draws = self.draws = self.draws or np.random.default_rng(5)
         self.absent = {site for site in range(self.num_sites) if draws.random() < 0.1}
+        asked = [unpack(message).header for message in messages.values()]
+        if any(one["kind"] == "request" and one["round"] % 10 == 9 and one["exchange"] == 1 for one in asked):
+            self.absent.add(max(messages))
         yield from super().exchange(messages, seconds)
 
 
