@@ -16,6 +16,12 @@ def functions(file: str) -> set[str]:
     return set(re.findall(r"^ *def (\w+)", (ROOT / file).read_text(), re.MULTILINE))
 
 
+@functools.cache
+def everything() -> str:
+    """All tests, since a case may have its name from another file."""
+    return "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+
+
 @pytest.mark.parametrize("table", sorted({fault.name.split()[0] for fault in FAULTS}))
 def test_every_fault_can_be_planted_and_names_tests_that_exist(table):
     for fault in FAULTS:
@@ -27,6 +33,8 @@ def test_every_fault_can_be_planted_and_names_tests_that_exist(table):
                 file, *names = test.split("::")
                 missing = {name.split("[")[0] for name in names} - functions(file)
                 assert not missing, (fault.name, missing)
+            words = set(re.findall(r"\w+", fault.only)) - {"and", "or", "not"}
+            assert all(word in everything() for word in words), f"{fault.name}: no test has {words} in its name"
 
 
 def test_there_are_many_faults_and_none_is_listed_twice():

@@ -303,6 +303,15 @@ def test_affine_wrappers_go_where_theory_says(wrap):
     np.testing.assert_allclose(run.theta[0], exact.limit(problem, algorithm), rtol=1e-12, atol=1e-12)
 
 
+def test_a_method_with_a_first_round_of_its_own_is_after_it_where_a_run_is():
+    """MomentumSA's memory is empty then, so that its first round differs from all later ones."""
+    problem, algorithm, start = quadratic.random(3, 2), fh.MomentumSA(STEP, H, 0.3), np.array([2.0, -1.0])
+    map = Joint(problem, algorithm).ends()
+    after = problem.theta_star + map.observe @ (map.first + map.spread @ (start - problem.theta_star))
+    run = fh.simulate(problem.noiseless(), algorithm, rounds=1, theta=start)
+    np.testing.assert_allclose(after, run.theta[0], rtol=1e-12)
+
+
 @pytest.mark.parametrize("step", [1e-2, 1e-3, 1e-5])
 def test_what_rounds_conserve_is_left_out_however_small_the_step(step):
     """The sum of SCAFFLSA's shifts: the slowest mode is that of the mean operator, 1 - H eta 0.0809."""
