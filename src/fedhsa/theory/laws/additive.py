@@ -1,6 +1,6 @@
 """The law of linear rounds with additive noise of any correlation in time, which also describes small noise."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import solve_discrete_lyapunov
@@ -14,6 +14,8 @@ from .moments import AbstractSteppedLaw, Moments, Radius
 
 LARGEST = 2**26
 """The largest size of operators and responses to all outcomes."""
+SAME = 1e-15
+"""The relative change of moments in a round that is rounding."""
 
 
 class HiddenNoise(NamedTuple):
@@ -83,6 +85,8 @@ class AdditiveLaw(AbstractSteppedLaw):
             self.fresh_own += power @ W @ transpose(power)
             J, power = noise.C[:, k] + J @ noise.Q, power @ noise.Q
         self.Psi, self.QH = J, power
+        self._known: Any = ((None, None, None), None)
+        """The moments of the noise before the last round, and what came of them."""
 
     def enter(self, start) -> AdditiveState:
         nothing, none = np.zeros_like(self.Phi), np.zeros_like(self.Psi)
@@ -92,14 +96,26 @@ class AdditiveLaw(AbstractSteppedLaw):
         return Moments(state.mean, state.E)
 
     def step(self, state) -> AdditiveState:
-        (mean, E, X, Z, hidden), Phi = state, self.Phi
-        return AdditiveState(
-            Phi @ mean + self.offset + np.einsum("ins,is->n", self.Psi, hidden),
-            Phi @ E @ Phi.T + self._driven(X, Z),
-            (Phi @ X + self.Psi @ Z) @ transpose(self.QH) + self.fresh_cross,
-            self.QH @ Z @ transpose(self.QH) + self.fresh_own,
-            np.einsum("ist,it->is", self.QH, hidden),
-        )
+        mean, E, *noise = state
+        (pushed, driven), after = self._of_noise(*noise)
+        return AdditiveState(self.Phi @ mean + self.offset + pushed, self.Phi @ E @ self.Phi.T + driven, *after)
+
+    def _of_noise(self, X: np.ndarray, Z: np.ndarray, hidden: np.ndarray) -> Any:
+        """Returns what noise adds to the mean and the covariance in a round, and its own moments afterwards.
+
+        The noise is soon in its long run, long before the error is; then its moments stay the same arrays.
+        """
+        before, found = self._known
+        if any(now is not then for now, then in zip((X, Z, hidden), before, strict=True)):
+            after = (
+                (self.Phi @ X + self.Psi @ Z) @ transpose(self.QH) + self.fresh_cross,
+                self.QH @ Z @ transpose(self.QH) + self.fresh_own,
+                np.einsum("ist,it->is", self.QH, hidden),
+            )
+            after = tuple(now if _same(now, then) else then for now, then in zip((X, Z, hidden), after, strict=True))
+            found = (np.einsum("ins,is->n", self.Psi, hidden), self._driven(X, Z)), after
+            self._known = (X, Z, hidden), found
+        return found
 
     def crossed(self) -> np.ndarray:
         """The covariance of the state with the hidden states in the long run, even if the state is not stable."""
@@ -128,6 +144,10 @@ class AdditiveLaw(AbstractSteppedLaw):
         """Returns the covariance that the noise adds to the state in one round."""
         mixed = (self.Phi @ X @ transpose(self.Psi)).sum(0)
         return mixed + mixed.T + (self.Psi @ Z @ transpose(self.Psi)).sum(0) + self.fresh
+
+
+def _same(now: np.ndarray, then: np.ndarray) -> bool:
+    return np.abs(then - now).max(initial=0.0) <= SAME * np.abs(now).max(initial=0.0)
 
 
 def gaussian_law(problem: Problem, map: RoundMap, name: str) -> AdditiveLaw:
