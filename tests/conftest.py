@@ -11,6 +11,7 @@ import itertools
 import os
 import re
 import shlex
+import sys
 import zlib
 from importlib import metadata
 
@@ -69,6 +70,12 @@ def pytest_terminal_summary(terminalreporter):
 
 def pytest_runtest_setup():
     make_room()  # for tests that compile without the package; hundreds of programs in one process would end it
+
+
+@pytest.fixture(autouse=True)
+def own_path(monkeypatch):
+    """The folder of a file that a test loads comes to `sys.path`, where no other test is to find it."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
 
 
 @pytest.fixture

@@ -105,7 +105,6 @@ problem = build()
 @pytest.fixture
 def mine(tmp_path, monkeypatch) -> pathlib.Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])  # the folder of a file that is loaded comes to it
     path = tmp_path / "mine.py"
     path.write_text(MINE)
     return path
@@ -138,8 +137,7 @@ def test_a_file_that_has_changed_is_loaded_again(mine):
     assert make("mine.py:build", {}).num_agents == 4
 
 
-def test_files_of_the_same_name_are_kept_apart_and_may_import_their_neighbours(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", [*sys.path])
+def test_files_of_the_same_name_are_kept_apart_and_may_import_their_neighbours(tmp_path):
     for name, agents in (("one", 2), ("two", 3)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "mine.py").write_text(f"import {name}_sizes\ndef f():\n    return {name}_sizes.M")

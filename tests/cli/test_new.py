@@ -17,7 +17,6 @@ FILES = {"algorithm": "half_hsa", "problem": "waiting", "study": "question_one"}
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
     return tmp_path
 
 
