@@ -34,7 +34,7 @@ from .schema import Schema, for_agents, is_common, is_finite
 from .site import HELLO, JUMP, MEASURE
 from .store import Rows, Store, check_run_name, set_aside
 from .task import Task
-from .transport import AbstractTransport
+from .transport import AbstractTransport, Refusals
 from .wire import Packet, RejectedError, pack, unpack, words
 
 BOOT = 2**36
@@ -160,8 +160,7 @@ class Server:
         self._reasons: dict[int, str] = {}
         self._tokens: dict[int, str] = {}
         self._permanent: set[int] = set()
-        # Per site, the last failure and its number of consecutive occurrences.
-        self._failures: dict[int, tuple[str, int]] = {}
+        self._failures = Refusals()
         self._num_rejected = 0
         self._overtaken: set[int] = set()  # sites whose attempt number this process has adopted
         self._sizes: dict[int, np.ndarray] = {}  # per site, each agent's largest absolute entry in this exchange
@@ -612,10 +611,8 @@ class Server:
     def _fail(self, site: int, reason: str, lasting: bool = True) -> None:
         """Records that a site failed, and whether it failed in the same way before and would probably fail again."""
         self._reasons[site] = reason
-        before, times = self._failures.get(site, ("", 0))
-        times = 1 + times * (before == reason)
-        self._failures[site] = reason, times
-        if times > 1:
+        times = self._failures.note(site, reason)
+        if self._failures.lasting(site):
             self._permanent |= {site} if lasting else set()
             self._rests[site] = self.progress.round + 2 ** min(times, 6)
 
