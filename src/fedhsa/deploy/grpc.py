@@ -250,14 +250,12 @@ class GrpcTransport(AbstractTransport):
         certificate = bytes(next(iter(context.auth_context().get("x509_pem_cert", [])), b""))
         try:
             name = self._trust.admit(certificate)
+            site = node_number(name)
+            if site is None or site >= self.num_sites:
+                raise RejectedError("foreign", f"{name} is none of the {self.num_sites} agents of this run")
+            return site, certificate
         except RejectedError as rejected:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, rejected.reason)
-        site = node_number(name)
-        if site is None or site >= self.num_sites:
-            context.abort(
-                grpc.StatusCode.PERMISSION_DENIED, f"{name} is none of the {self.num_sites} agents of this run"
-            )
-        return site, certificate
 
     def _read(self, stream: "_Stream", incoming: Iterator[bytes]) -> None:
         with contextlib.suppress(Exception):  # the stream has ended, and the node receives the reason

@@ -46,6 +46,10 @@ log = logging.getLogger("fedhsa.site")
 log.addHandler(logging.NullHandler())  # `log_to` selects the file for the log
 HELLO, MEASURE = "hello", "measure"
 """Two kinds of messages: the first asks a site to identify itself, the second to measure a parameter only."""
+ANSWERS = {HELLO: "present", MEASURE: "measured", aggregation.KEYS: aggregation.OFFER} | {
+    aggregation.ROSTER: aggregation.ACCEPTED
+}
+"""The kind of the answer to each kind of message, besides replies to requests."""
 JUMP = 2**48
 """The largest jump of the attempt number, 4096 starts of a server, so that a server cannot exhaust the numbers."""
 
@@ -158,6 +162,8 @@ class Site:
             Compiled(_local, number, task.num_agents, self.numbers, *fixed) for number in range(len(self.schemas))
         ]
         self.first = State(-1, 0, source, memory, memory, [], [])
+        self._origin = {"kind": "site", "task": task.digest, "run": run}
+        """The facts in the header of a saved state by which a site recognises its own."""
         self._first_streams = [stream.save() for stream in streams or []]
         of_memory = Schema(memory)
         self._parts = {"source": Schema(self._block_like() if streams else source), "before": of_memory}
@@ -197,15 +203,9 @@ class Site:
     def _write_down(self, asked: dict[str, Any], size: int) -> None:
         """Records in the audit log the message that is about to be sent; raises if the log cannot be written."""
         if self.audit is not None:
-            kinds = {
-                HELLO: "present",
-                MEASURE: "measured",
-                aggregation.KEYS: aggregation.OFFER,
-                aggregation.ROSTER: aggregation.ACCEPTED,
-            }
-            kind = kinds.get(asked["kind"], "reply")
             spent = None if self.account is None else self.account.spent
             facts = self._facts(asked, size)
+            kind = ANSWERS.get(asked["kind"], "reply")
             self.audit.sent(kind=kind, **facts, epsilon=spent, block=self._state.blocks)
 
     def _facts(self, asked: dict[str, Any], size: int) -> dict[str, Any]:
@@ -433,14 +433,8 @@ class Site:
         return {"kind": kind, **own, **_echo(asked), **more}
 
     def _save(self, state: State) -> None:
-        header = {
-            "kind": "site",
-            "task": self.task.digest,
-            "run": self.run,
-            **{name: getattr(state, name) for name in SAVED},
-        }
-        if self.masking is not None:
-            header |= {name: getattr(state, name) for name in SAVED_WITH_MASKS}
+        names = SAVED if self.masking is None else (*SAVED, *SAVED_WITH_MASKS)
+        header = {**self._origin, **{name: getattr(state, name) for name in names}}
         arrays: dict[str, np.ndarray] = {"numbers": self.numbers}
         arrays |= {f"reply/{i}": np.frombuffer(reply, np.uint8) for i, reply in enumerate(state.replies)}
         for name in self._parts:
@@ -470,9 +464,8 @@ class Site:
 
     def _read(self, packet: Packet) -> State:
         header, arrays = packet
-        own = {"kind": "site", "task": self.task.digest, "run": self.run}
         same = np.array_equal(arrays.get("numbers", ()), self.numbers)
-        if not same or any(header.get(name) != value for name, value in own.items()):
+        if not same or any(header.get(name) != value for name, value in self._origin.items()):
             log.error("%s belongs to other agents or another run", self.store.path)
             raise RejectedError("foreign", "what is saved there belongs to other agents or another run")
         for i, stream in enumerate(self.streams or []):
