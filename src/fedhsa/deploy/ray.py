@@ -48,7 +48,10 @@ class SiteActor:
     """
 
     def __init__(self, given: bytes):
-        _one_thread()
+        flags = os.environ.get("XLA_FLAGS", "")
+        if "xla_cpu_multi_thread_eigen" not in flags:  # the other actors use the other cores
+            one = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+            os.environ["XLA_FLAGS"] = f"{flags} {one}".strip()
         facts = json.loads(given)
         state = pathlib.Path(facts["state"])
         if not state.parent.is_dir():
@@ -319,14 +322,6 @@ def _actors_before(folder: pathlib.Path, actors: int | None) -> int | None:
     if actors not in (None, before):
         raise ValueError(f"`actors` must be {before} to resume, as when the run was started, got {actors}.")
     return before
-
-
-def _one_thread() -> None:
-    """Limits this process to one thread, since the other actors use the other cores."""
-    flags = os.environ.get("XLA_FLAGS", "")
-    if "xla_cpu_multi_thread_eigen" not in flags:
-        one = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-        os.environ["XLA_FLAGS"] = f"{flags} {one}".strip()
 
 
 # Ray itself: a private instance that leaves nothing behind, or a cluster that is not changed.

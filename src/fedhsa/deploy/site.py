@@ -225,22 +225,20 @@ class Site:
             raise RejectedError(
                 "foreign", "the message belongs to another run, or the settings here differ from the server's"
             )
-        if header.get("kind") == HELLO:
-            if packet.arrays:
-                raise RejectedError("malformed", "a greeting carries no arrays")
-            return None
-        if header.get("kind") in (aggregation.KEYS, aggregation.ROSTER):
-            return None
-        if header.get("kind") == MEASURE:
+        kind = header.get("kind")
+        if kind == HELLO and packet.arrays:
+            raise RejectedError("malformed", "a greeting carries no arrays")
+        if kind == MEASURE:
             self.limits.check_exchange(MEASURING)
             _whole_numbers(header, "round")
+        if kind in list(ANSWERS):  # a stranger's value may be one that no dictionary can look up
             return None
         at = self._read_theta(packet)
         numbers = _whole_numbers(header, "round", "attempt", "exchange", "counted", "first", "agents")
         t, _, number, counted, first, agents = numbers
         if (first, agents) != (self.numbers[0], len(self.numbers)):
             raise RejectedError("foreign", f"the message is to {agents} agents from number {first}, who are not here")
-        if header.get("kind") != "request" or not counted < t or not 0 <= number < len(self.schemas):
+        if kind != "request" or not counted < t or not 0 <= number < len(self.schemas):
             raise RejectedError("malformed", "not a request for an exchange of this algorithm")
         name, sent, _ = self.schemas[number]
         if header.get("name") != name:
