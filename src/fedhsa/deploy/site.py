@@ -158,16 +158,13 @@ class Site:
             source = () if streams else _begin_sources(self.agents, self.keys)
         fixed = (self.agents, task.settings, self.keys)
         self._next_block = Compiled(batch.draw, *fixed)
-        self._locals = [
-            Compiled(_local, number, task.num_agents, self.numbers, *fixed) for number in range(len(self.schemas))
-        ]
+        self._locals = [Compiled(_local, i, task.num_agents, self.numbers, *fixed) for i in range(len(self.schemas))]
         self.first = State(-1, 0, source, memory, memory, [], [])
         self._origin = {"kind": "site", "task": task.digest, "run": run}
         """The facts in the header of a saved state by which a site recognises its own."""
         self._first_streams = [stream.save() for stream in streams or []]
-        of_memory = Schema(memory)
-        self._parts = {"source": Schema(self._block_like() if streams else source), "before": of_memory}
-        self._parts["memory"] = of_memory
+        source_like = self._block_like() if streams else source
+        self._parts = {"source": Schema(source_like), "before": Schema(memory), "memory": Schema(memory)}
         self._state, self._loaded = self.first, False
         self._out_of_range = 0
         self._block: tuple[int, Any, Any] | None = None  # round, chains after it, block
@@ -475,11 +472,8 @@ class Site:
         }
         replies = [arrays[f"reply/{i}"].tobytes() for i in range(len(header["request_digests"]))]
         # Files of earlier versions have fewer entries, and no base is known for them.
-        saved: dict[str, Any] = {"base": None} | {
-            name: header[name] for name in (*SAVED, *SAVED_WITH_MASKS) if name in header
-        }
-        saved["messages"] = tuple(header.get("messages", ()))
-        return State(**parts, replies=replies, **saved)
+        saved = {"base": None} | {name: header[name] for name in (*SAVED, *SAVED_WITH_MASKS) if name in header}
+        return State(**parts, replies=replies, **{**saved, "messages": tuple(header.get("messages", ()))})
 
 
 def agents_of(problem: Problem, numbers: Sequence[int]) -> tuple[AbstractAgent, list[AbstractStream] | None]:
@@ -591,9 +585,8 @@ def _check_controlled(task: Task) -> None:
         theta = jnp.arange(1, 1 + len(task.theta), dtype=task.dtype)  # values that can be recognised
         server, _ = task.settings.init(theta)
         keys = task.keys(np.arange(1))
-        message = task.settings.exchanges[0].send(
-            server, Round(jnp.asarray(0), keys.server[0], num_agents=task.num_agents)
-        )
+        round = Round(jnp.asarray(0), keys.server[0], num_agents=task.num_agents)
+        message = task.settings.exchanges[0].send(server, round)
     first = jax.tree.leaves(message)[:1]
     if not (first and np.array_equal(first[0], theta)):
         raise ValueError(
