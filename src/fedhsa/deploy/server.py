@@ -610,7 +610,7 @@ class Server:
         """Records that a site failed, and whether it failed in the same way before and would probably fail again."""
         self._reasons[site] = reason
         times = self._failures.note(site, reason)
-        if self._failures.lasting(site):
+        if self._failures.lasting(site) is not None:
             self._permanent |= {site} if lasting else set()
             self._rests[site] = self.progress.round + 2 ** min(times, 6)
 
