@@ -46,8 +46,11 @@ log = logging.getLogger("fedhsa.site")
 log.addHandler(logging.NullHandler())  # `log_to` selects the file for the log
 HELLO, MEASURE = "hello", "measure"
 """Two kinds of messages: the first asks a site to identify itself, the second to measure a parameter only."""
-ANSWERS = {HELLO: "present", MEASURE: "measured", aggregation.KEYS: aggregation.OFFER} | {
-    aggregation.ROSTER: aggregation.ACCEPTED
+ANSWERS = {
+    HELLO: "present",
+    MEASURE: "measured",
+    aggregation.KEYS: aggregation.OFFER,
+    aggregation.ROSTER: aggregation.ACCEPTED,
 }
 """The kind of the answer to each kind of message, besides replies to requests."""
 JUMP = 2**48
