@@ -164,8 +164,8 @@ def _disk(folder: pathlib.Path) -> Iterator[Finding]:
             with locked(file.fileno(), wait=False, words=""):
                 pass
     except OSError as error:
-        words = f"{folder}: {error.strerror or error}"
-        yield Finding("disk", "warning", words, "Keep the state in a folder that can be written.")
+        remedy = "Keep the state in a folder that can be written."
+        yield Finding("disk", "warning", f"{folder}: {error.strerror or error}", remedy)
         return
     words += f", a small file is safe after {1000 * taken:.0f} ms"
     if free < LEAST:

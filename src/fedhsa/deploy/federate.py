@@ -163,7 +163,6 @@ def federate(
             return Site(task, some, numbers, store, run, streams, measured=own, withhold=withhold, secure=secure)
 
         options = {"missing": missing, "theta_star": problem.theta_star, "watch": watch, "reply_bound": reply_bound}
-        sync = folder is not None
-        server = _server(task, site, sites, pathlib.Path(home), faults, sync=sync, folder=folder, **options)
+        server = _server(task, site, sites, pathlib.Path(home), faults, folder is not None, folder=folder, **options)
         found = conduct(server, rounds, cost(problem, algorithm), resume)
     return dataclasses.replace(found, theta=problem.unravel(found.theta))

@@ -31,7 +31,7 @@ from .plan import Plan
 from .server import hello, server_of
 from .signing import Identity, Trust, node_name, node_number
 from .task import Task
-from .transport import AbstractTransport
+from .transport import AbstractTransport, Refusals
 from .wire import HEADER_BYTES, RejectedError, unpack, words
 
 SERVICE, JOIN = "fedhsa.Federation", "Join"
@@ -107,7 +107,7 @@ class GrpcTransport(AbstractTransport):
         self._streams: dict[int, _Stream] = {}  # by site, the newest stream
         self._arrived: queue.SimpleQueue[tuple[int, bytes | None, bytes]] = queue.SimpleQueue()
         """The site, its request (None if the site must be checked again), and its reply."""
-        self._refusals: dict[int, tuple[str, str, int]] = {}  # by site: code, reason and number of consecutive refusals
+        self._refusals = Refusals()
         self._told: dict[int, str] = {}  # by site: the last refusal that was reported
         self._sentences: dict[int, int] = {}  # by site: the number of sentences about it
         self._begun, self._reviewed, self._closed = False, 0.0, False
@@ -168,13 +168,12 @@ class GrpcTransport(AbstractTransport):
     def trouble(self, site: int) -> str | None:
         with self._lock:
             if site in self._refusals:
-                return self._refusals[site][1]
+                return self._refusals[site].reason
             return None if site in self._streams else "the node is not connected"
 
     def hopeless(self, site: int) -> str | None:
         with self._lock:
-            code, reason, times = self._refusals.get(site, ("", "", 0))
-        return reason if code == "mismatch" or times > 1 else None
+            return self._refusals.lasting(site)
 
     def close(self) -> None:
         with self._lock:
@@ -251,14 +250,12 @@ class GrpcTransport(AbstractTransport):
         certificate = bytes(next(iter(context.auth_context().get("x509_pem_cert", [])), b""))
         try:
             name = self._trust.admit(certificate)
+            site = node_number(name)
+            if site is None or site >= self.num_sites:
+                raise RejectedError("foreign", f"{name} is none of the {self.num_sites} agents of this run")
+            return site, certificate
         except RejectedError as rejected:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, rejected.reason)
-        site = node_number(name)
-        if site is None or site >= self.num_sites:
-            context.abort(
-                grpc.StatusCode.PERMISSION_DENIED, f"{name} is none of the {self.num_sites} agents of this run"
-            )
-        return site, certificate
 
     def _read(self, stream: "_Stream", incoming: Iterator[bytes]) -> None:
         with contextlib.suppress(Exception):  # the stream has ended, and the node receives the reason
@@ -288,11 +285,7 @@ class GrpcTransport(AbstractTransport):
         else:
             code, reason = words(header.get("code"), ""), words(header.get("reason"))
             with self._lock:
-                before = self._refusals.get(stream.site, ("", "", 0))
-                times = 1 + before[2] * (before[:2] == (code, reason))
-                self._refusals[stream.site] = code, reason, times
-                # The first failure is followed by another greeting; after a second equal failure, the server does not
-                # wait for the node.
+                times = self._refusals.note(stream.site, reason, code)
                 stream.greet_at = time.monotonic() + (MENDED if times == 1 else 30 * MENDED)
             if times < 2 and self._told.get(stream.site) != reason:  # reported once, however often the node connects
                 self._told[stream.site] = reason

@@ -57,6 +57,9 @@ def write_files(
     def node(keys: str, state: str, metrics: str) -> list[str]:
         return node_words(keys, host, port, "--state", state, "--metrics", metrics, flower=flower)
 
+    run = shlex.join(run_words("/keys", port, "--config", "/run.toml", "--out", "/state/run"))
+    start = "A run is started where the server is, for instance with docker compose:\n\n"
+    start += f"    docker compose exec server {run}\n\n"
     seen, unseen = f"0.0.0.0:{METRICS}", str(METRICS)  # in a container, and on a machine
     values = {
         "address": join(host, port),
@@ -69,7 +72,7 @@ def write_files(
         "extra": "flower" if flower else "grpc",
         "image": f"fedhsa:{__version__}",
         "metrics": str(METRICS),
-        "start": _start(port) if flower else "",
+        "start": start if flower else "",
         "server_command": "flower" if flower else "grpc",
         "server_list": json.dumps(server("/keys", "/run.toml", "/state/run", seen, "--no-cache")[1:]),
         "node_list": json.dumps(node("/keys", "/state", seen)[1:]),
@@ -91,13 +94,3 @@ def write_files(
     for name in ("server/state", "site/state", "site/data"):  # docker would make them root's
         (folder / name).mkdir(mode=0o700, exist_ok=True)
     return written
-
-
-def _start(port: int) -> str:
-    command = shlex.join(run_words("/keys", port, "--config", "/run.toml", "--out", "/state/run"))
-    return f"""\
-A run is started where the server is, for instance with docker compose:
-
-    docker compose exec server {command}
-
-"""

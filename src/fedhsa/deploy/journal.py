@@ -92,9 +92,8 @@ def sentence(event: dict[str, Any]) -> str | None:
         case "started":
             return _listed(f"Run {event['run']}: {event['agents']} agents, {event['rounds']} rounds", _value(event))
         case "resumed":
-            return _listed(
-                f"Run {event['run']} continues after round {event['round']} of {event['rounds']}", _value(event)
-            )
+            run = f"Run {event['run']} continues after round {event['round']} of {event['rounds']}"
+            return _listed(run, _value(event))
         case "round":
             return _round(event)
         case "measured":

@@ -114,10 +114,8 @@ def request(folder: str | os.PathLike) -> pathlib.Path:
         key = ec.generate_private_key(_CURVE)
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedhsa node")])
         signed = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
-        _write(
-            folder,
-            {"new/key": private_bytes(key, _SSH), "request.pem": signed.public_bytes(serialization.Encoding.PEM)},
-        )
+        pem = signed.public_bytes(serialization.Encoding.PEM)
+        _write(folder, {"new/key": private_bytes(key, _SSH), "request.pem": pem})
     return asked
 
 
@@ -356,6 +354,7 @@ def _certificate(
     now = datetime.datetime.now(datetime.UTC)
     unused = "content_commitment key_encipherment data_encipherment key_agreement encipher_only decipher_only crl_sign"
     is_authority = subject == _AUTHORITY
+    uses = dict.fromkeys(unused.split(), False) | {"digital_signature": not is_authority, "key_cert_sign": is_authority}
     assert isinstance(public, ec.EllipticCurvePublicKey)
     builder = (
         x509.CertificateBuilder()
@@ -366,12 +365,7 @@ def _certificate(
         .not_valid_before(now - datetime.timedelta(hours=1))  # clocks of other machines may be slow
         .not_valid_after(now + datetime.timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None), critical=True)
-        .add_extension(
-            x509.KeyUsage(
-                digital_signature=not is_authority, key_cert_sign=is_authority, **dict.fromkeys(unused.split(), False)
-            ),
-            critical=True,
-        )
+        .add_extension(x509.KeyUsage(**uses), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer.public_key()), critical=False)
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import _check, _files
 from .journal import Journal
-from .wire import RejectedError, unpack
+from .wire import RejectedError
 
 AUDIT = "audit.jsonl"
 SETTINGS = ("max_rounds", "max_restarts", "exchanges")
@@ -134,12 +134,6 @@ class Audit:
                         whose = str(entry["run"]), int(entry["agent"])
                         self._blocks[whose] = max(self._blocks.get(whose, 0), int(entry["block"]))
         return sum(count for (run, one), count in self._blocks.items() if one == agent and run != other_than)
-
-
-def refusal(answer: bytes) -> dict[str, Any]:
-    """Returns the audit entry of a refusal that was not made by a site but before the message reached one."""
-    header = unpack(answer).header
-    return {"run": header.get("run"), "code": header["code"], "why": header["reason"]}
 
 
 def _whole(name: str, value: Any) -> int:

@@ -5,13 +5,12 @@ All arithmetic is modulo 2^64, so that a masked number is uniformly distributed,
 
 import hashlib
 import hmac
-import importlib
 import json
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._extras import install
+from .._extras import load
 from .wire import RejectedError
 
 VERSION = b"fedhsa-masks-1\0"
@@ -50,7 +49,9 @@ class KeyPair:
     """
 
     def __init__(self):
-        crypto, self._ciphers = _cryptography("asymmetric.x25519"), _cryptography("ciphers")
+        needs = "Secure aggregation needs the package `cryptography`"
+        crypto = load(needs, "cryptography.hazmat.primitives.asymmetric.x25519", "secure")
+        self._ciphers = load(needs, "cryptography.hazmat.primitives.ciphers", "secure")
         self._private, self._read = crypto.X25519PrivateKey.generate(), crypto.X25519PublicKey.from_public_bytes
         self.public: bytes = self._private.public_key().public_bytes_raw()
         self._shared: dict[bytes, bytes] = {}
@@ -93,12 +94,3 @@ def label(*facts: Any) -> bytes:
         False
     """
     return hashlib.sha256(VERSION + json.dumps(facts).encode()).digest()
-
-
-def _cryptography(name: str) -> Any:
-    try:
-        return importlib.import_module(f"cryptography.hazmat.primitives.{name}")
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"Secure aggregation needs the package `cryptography`. Install it with {install('secure')}."
-        ) from error

@@ -136,9 +136,7 @@ def names(given: Any) -> list[str]:
 
 
 def _is_name(name: Any) -> bool:
-    return (
-        isinstance(name, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,39}", name) is not None and name not in _TAKEN
-    )
+    return isinstance(name, str) and name not in _TAKEN and bool(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,39}", name))
 
 
 class SiteReport(NamedTuple):

@@ -122,14 +122,11 @@ class MemoryTransport(AbstractTransport):
 
     def _deliver(self, site: int, message: bytes) -> list[bytes]:
         fault = self.faults.next()
+        if fault in ("late request", "late repeat"):
+            self._held.append((site, message))
         match fault:
-            case "lose request":
+            case "lose request" | "late request":
                 return []
-            case "late request":
-                self._held.append((site, message))
-                return []
-            case "late repeat":
-                self._held.append((site, message))
             case "garble request":
                 return [self._ask(site, self.faults.garble(message))]
             case "repeat request":

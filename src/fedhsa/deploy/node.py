@@ -13,7 +13,7 @@ import jax
 from .. import _check, _files, _own
 from . import compiled
 from .fit import MismatchError
-from .limits import Audit, refusal
+from .limits import Audit
 from .measure import VALUES
 from .plan import Plan, load_agent
 from .site import HELLO, Site, failure_reply, in_words, log_to
@@ -132,7 +132,9 @@ class Node:
         except Exception as error:
             self._tell(f"Could not answer: {in_words(error)}")
             reply = failure_reply(data, self.number, error)
-            self.audit.refused(agent=self.number, bytes=len(reply), **refusal(reply))
+            said = unpack(reply).header
+            about = {"run": said.get("run"), "code": said["code"], "why": said["reason"]}
+            self.audit.refused(agent=self.number, bytes=len(reply), **about)
             return reply
 
     def _site(self, run: str, header: dict[str, Any], data: bytes) -> Site:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import importlib
 import math
 import secrets
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ import numpy as np
 import scipy
 
 from .. import _check
-from .._extras import install
+from .._extras import load
 from .._random import Stream
 from ..algorithms import AbstractAlgorithm, Effect
 from ..algorithms.demands import before_rounding, objections
@@ -219,12 +218,7 @@ def _epsilon(total: float, delta: float) -> float:
 
 
 def _accounting() -> Any:
-    try:
-        return importlib.import_module("dp_accounting")
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"Accounting for privacy needs dp-accounting. Install it with {install('privacy')}."
-        ) from error
+    return load("Accounting for privacy needs dp-accounting", "dp_accounting", "privacy")
 
 
 def to_whole(values: np.ndarray, bits: int, num_agents: int) -> np.ndarray:

@@ -29,7 +29,7 @@ from .plan import Plan, with_keys
 from .server import FederationError, server_of
 from .site import Site, log_to
 from .store import Store
-from .transport import AbstractTransport
+from .transport import AbstractTransport, Refusals
 
 STARTING = 600.0
 """Seconds that all actors may take to start."""
@@ -48,7 +48,10 @@ class SiteActor:
     """
 
     def __init__(self, given: bytes):
-        _one_thread()
+        flags = os.environ.get("XLA_FLAGS", "")
+        if "xla_cpu_multi_thread_eigen" not in flags:  # the other actors use the other cores
+            one = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+            os.environ["XLA_FLAGS"] = f"{flags} {one}".strip()
         facts = json.loads(given)
         state = pathlib.Path(facts["state"])
         if not state.parent.is_dir():
@@ -93,8 +96,7 @@ class RayTransport(AbstractTransport):
         self._calls: dict[Any, int] = {}  # the pending calls, and their sites
         self._away: dict[int, str] = {}  # sites whose last call failed, and the reason
         self._ended: dict[int, float] = {}  # the time at which an actor was found to have ended permanently
-        # The failure of such an actor, and its number of consecutive occurrences.
-        self._failures: dict[int, tuple[str, int]] = {}
+        self._failures = Refusals()  # the failures of such actors
         self._late: list[bytes] = []
 
     def present(self) -> set[int]:
@@ -124,8 +126,7 @@ class RayTransport(AbstractTransport):
         return self._away.get(site)
 
     def hopeless(self, site: int) -> str | None:
-        reason, times = self._failures.get(site, ("", 0))
-        return reason if times > 1 or "MismatchError" in reason else None
+        return self._failures.lasting(site)
 
     def close(self) -> None:
         for actor in self.actors.values():
@@ -153,8 +154,9 @@ class RayTransport(AbstractTransport):
     def _call(self, site: int, message: bytes | None) -> Any:
         """Sends the site a message, or a ping if there is none; returns None if the site has no actor now."""
         if site in self._ended:
-            _, times = self._failures.get(site, ("", 1))
-            if time.monotonic() < self._ended[site] + AGAIN * 2 ** min(times - 1, 5):
+            failed = self._failures.get(site)
+            pause = AGAIN if failed is None else AGAIN * 2 ** min(failed.times - 1, 5)
+            if time.monotonic() < self._ended[site] + pause:
                 return None
             self.actors[site] = self.start(site)
             del self._ended[site]
@@ -207,9 +209,7 @@ class RayTransport(AbstractTransport):
         reason = lines[-1][:300]
         self._away[site] = f"its process ended: {reason}"
         if gone:
-            before, times = self._failures.get(site, ("", 0))
-            times = 1 + times * (before == reason)
-            self._failures[site] = reason, times
+            self._failures.note(site, reason, "mismatch" if "MismatchError" in reason else "")
             self._ended[site] = time.monotonic()
 
 
@@ -322,14 +322,6 @@ def _actors_before(folder: pathlib.Path, actors: int | None) -> int | None:
     if actors not in (None, before):
         raise ValueError(f"`actors` must be {before} to resume, as when the run was started, got {actors}.")
     return before
-
-
-def _one_thread() -> None:
-    """Limits this process to one thread, since the other actors use the other cores."""
-    flags = os.environ.get("XLA_FLAGS", "")
-    if "xla_cpu_multi_thread_eigen" not in flags:
-        one = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-        os.environ["XLA_FLAGS"] = f"{flags} {one}".strip()
 
 
 # Ray itself: a private instance that leaves nothing behind, or a cluster that is not changed.

@@ -102,9 +102,5 @@ def is_finite(values: PyTree) -> bool:
 
 
 def _names(paths: list[tuple]) -> list[str]:
-    names = [_name(path) for path in paths]
+    names = [jax.tree_util.keystr(path, simple=True, separator=".") or "value" for path in paths]
     return names if len(set(names)) == len(names) else [f"{i}.{name}" for i, name in enumerate(names)]
-
-
-def _name(path: tuple) -> str:
-    return ".".join(str(getattr(p, "name", getattr(p, "key", getattr(p, "idx", p)))) for p in path) or "value"

@@ -124,16 +124,14 @@ def _check_alike(task: Task) -> None:
         example = None if task.example is None else tree.to_device(task.example, task.dtype)
         theta = jnp.asarray(task.theta, task.dtype)
         try:
-            unnumbered = exchange_shapes(_Anonymous(algorithm), theta, task.num_agents, example)
+            exchange_shapes(_Anonymous(algorithm), theta, task.num_agents, example)
         except Exception:  # tracing succeeded with numbers
-            unnumbered = None
-    if unnumbered is None:
-        names = ", ".join(type(layer).__name__ for layer in before_rounding(task.algorithm).layers)
-        raise ValueError(
-            f"`secure_aggregation` needs agents that all do the same, and those of {names} do different things by "
-            "their numbers: if some send what everybody knows, the sum tells what the others sent. Use equal settings "
-            "for all, and no hostile agents."
-        )
+            names = ", ".join(type(layer).__name__ for layer in before_rounding(task.algorithm).layers)
+            raise ValueError(
+                f"`secure_aggregation` needs agents that all do the same, and those of {names} do different things by "
+                "their numbers: if some send what everybody knows, the sum tells what the others sent. Use equal "
+                "settings for all, and no hostile agents."
+            ) from None
 
 
 def _on_the_way(what: str) -> str:

@@ -8,7 +8,7 @@ import pathlib
 import secrets
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import equinox as eqx
@@ -34,7 +34,7 @@ from .schema import Schema, for_agents, is_common, is_finite
 from .site import HELLO, JUMP, MEASURE
 from .store import Rows, Store, check_run_name, set_aside
 from .task import Task
-from .transport import AbstractTransport
+from .transport import AbstractTransport, Refusals
 from .wire import Packet, RejectedError, pack, unpack, words
 
 BOOT = 2**36
@@ -140,10 +140,9 @@ class Server:
         self._exchanges = task.algorithm.exchanges  # a property that rebuilds them in every call
         # As bytes, since settings may contain long arrays, and headers must be short.
         self._settings = np.frombuffer(json.dumps(task.plain()).encode(), np.uint8)
-        room = 8 * (MOST + 1) * max(map(len, self.sites))  # for the sites' measurements
+        # Replies also contain the sites' measurements, and their keys if they are masked.
+        room = 8 * (MOST + 1) * max(map(len, self.sites)) + (secure.OFFER_BYTES if task.secure else 0)
         self._limits = [max(s[i][2].num_bytes for s in self.schemas) + room for i in range(len(self.schemas[0]))]
-        if task.secure:
-            self._limits = [limit + secure.OFFER_BYTES for limit in self._limits]
         self.measurements = Measurements(task.num_agents)
         self._reports: dict[int, SiteReport] = {}  # of the current round
         self._measures: dict[int, bool] = {}  # whether a site measures anything, for sites that have been asked
@@ -160,9 +159,8 @@ class Server:
         self._reasons: dict[int, str] = {}
         self._tokens: dict[int, str] = {}
         self._permanent: set[int] = set()
-        # Per site, the last failure and its number of consecutive occurrences.
-        self._failures: dict[int, tuple[str, int]] = {}
-        self._num_rejected = 0
+        self._failures = Refusals()
+        self._num_rejected, self._down, self._up = 0, 0, 0
         self._overtaken: set[int] = set()  # sites whose attempt number this process has adopted
         self._sizes: dict[int, np.ndarray] = {}  # per site, each agent's largest absolute entry in this exchange
         self._gave_up: dict[int, int] = {}  # per site, the number of consecutive rounds given up because of it
@@ -306,12 +304,7 @@ class Server:
         while left and (seconds := deadline - time.monotonic()) > 0:
             theta = {THETA: _flat(self.progress.server.theta)}
             asked = {site: pack(self._request_header(MEASURE, t, 0, site), theta) for site in sorted(left)}
-            for data in self.transport.exchange(asked, seconds):
-                try:
-                    site, report = self._read_reply(data, t, 0, MEASURED)
-                except RejectedError as rejected:
-                    self._note_rejected(t, rejected, len(data))
-                    continue
+            for site, report in self._valid_replies(asked, seconds, t, 0, MEASURED):
                 left.discard(site)
                 if report is not None:
                     self.measurements.put(t, self.sites[site], report)
@@ -477,13 +470,7 @@ class Server:
             messages = {site: requests[site] for site in sorted(waiting) if not self._beyond(site)}
             self._down += sum(map(len, messages.values()))
             failed_before = dict(self._failures)
-            for data in self.transport.exchange(messages, left):
-                self._up += len(data)
-                try:
-                    site, values = self._read_reply(data, t, number, kind)
-                except RejectedError as rejected:
-                    self._note_rejected(t + 1, rejected, len(data))
-                    continue
+            for site, values in self._valid_replies(messages, left, t, number, kind):
                 if site in waiting:
                     replies[site] = values
                     waiting.discard(site)
@@ -508,13 +495,23 @@ class Server:
                 pause = _PAUSE
         return replies
 
-    def _note_rejected(self, t: int, rejected: RejectedError, size: int) -> None:
-        self._num_rejected += 1
-        if self._num_rejected <= _REJECTED:
-            why = rejected.reason
-            if self._num_rejected == _REJECTED:
-                why = f"{why} (this is the last of {_REJECTED:,} that are written down)"
-            self.journal("rejected", round=t, code=rejected.code, why=why, bytes=size)
+    def _valid_replies(
+        self, messages: dict[int, bytes], seconds: float, t: int, number: int, kind: str
+    ) -> Iterator[tuple[int, Any]]:
+        """Sends messages and yields the sites that reply, and what they reply; all other answers are logged."""
+        for data in self.transport.exchange(messages, seconds):
+            self._up += len(data)
+            try:
+                found = self._read_reply(data, t, number, kind)
+            except RejectedError as rejected:
+                self._num_rejected += 1
+                if self._num_rejected <= _REJECTED:
+                    last = f" (this is the last of {_REJECTED:,} that are written down)"
+                    why = rejected.reason + (last if self._num_rejected == _REJECTED else "")
+                    during = t if kind == MEASURED else t + 1
+                    self.journal("rejected", round=during, code=rejected.code, why=why, bytes=len(data))
+            else:
+                yield found
 
     def _read_reply(self, data: bytes, t: int, number: int, kind: str = "reply") -> tuple[int, Any]:
         """The site and its reply to this exchange, or its measurements; raises if the message is anything else."""
@@ -612,10 +609,8 @@ class Server:
     def _fail(self, site: int, reason: str, lasting: bool = True) -> None:
         """Records that a site failed, and whether it failed in the same way before and would probably fail again."""
         self._reasons[site] = reason
-        before, times = self._failures.get(site, ("", 0))
-        times = 1 + times * (before == reason)
-        self._failures[site] = reason, times
-        if times > 1:
+        times = self._failures.note(site, reason)
+        if self._failures.lasting(site) is not None:
             self._permanent |= {site} if lasting else set()
             self._rests[site] = self.progress.round + 2 ** min(times, 6)
 
@@ -665,14 +660,8 @@ class Server:
         if self.store is None:
             return
         progress = self.progress
-        header = {
-            "kind": "server",
-            "run": self.run_id,
-            "task": self.task.digest,
-            "boots": self.boots,
-            "round": progress.round,
-            "failed_round": progress.failed_round,
-        }
+        header: dict[str, Any] = {"kind": "server", "run": self.run_id, "task": self.task.digest, "boots": self.boots}
+        header |= {"round": progress.round, "failed_round": progress.failed_round}
         arrays = {f"server/{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(progress.server))}
         arrays |= {"counted": progress.counted, "sizes": np.array([len(numbers) for numbers in self.sites])}
         records = record_rows(progress.records[self._records.mark[0] :])

@@ -177,7 +177,7 @@ class Trust:
         """The key of a node in the register, read again when its file changes; `None` if it is not in the register."""
         path = pathlib.Path(str(self.register), f"{name}.crt")
         try:
-            seen = _state(path)
+            seen = file_state(path)
             if name not in self._registered or self._registered[name][0] != seen:
                 self._registered[name] = seen, read_certificate(path).public_key()
         except (OSError, ValueError):
@@ -191,11 +191,11 @@ def signed(answer: Callable[[bytes], bytes], folder: str | os.PathLike) -> Calla
     `folder` is that of the node's keys.
     """
     certificate, trust = pathlib.Path(folder) / "node.crt", Trust.load(folder)
-    identity, seen = Identity.load(folder), _state(certificate)
+    identity, seen = Identity.load(folder), file_state(certificate)
 
     def reply(data: bytes) -> bytes:
         nonlocal identity, seen
-        if (now := _state(certificate)) != seen:  # a new certificate has arrived, perhaps with a new key
+        if (now := file_state(certificate)) != seen:  # a new certificate has arrived, perhaps with a new key
             with contextlib.suppress(OSError, ValueError):  # the file is not yet complete
                 identity, seen = Identity.load(folder), now
         try:
@@ -231,7 +231,7 @@ def _digest(certificate: bytes, data: bytes | memoryview, purpose: str) -> bytes
     return digest.digest()
 
 
-def _state(path: pathlib.Path) -> tuple[int, ...]:
+def file_state(path: pathlib.Path) -> tuple[int, ...]:
     """The properties that change when a file is replaced."""
     found = path.stat()
     return found.st_mtime_ns, found.st_ino, found.st_size

@@ -46,6 +46,13 @@ log = logging.getLogger("fedhsa.site")
 log.addHandler(logging.NullHandler())  # `log_to` selects the file for the log
 HELLO, MEASURE = "hello", "measure"
 """Two kinds of messages: the first asks a site to identify itself, the second to measure a parameter only."""
+ANSWERS = {
+    HELLO: "present",
+    MEASURE: "measured",
+    aggregation.KEYS: aggregation.OFFER,
+    aggregation.ROSTER: aggregation.ACCEPTED,
+}
+"""The kind of the answer to each kind of message, besides replies to requests."""
 JUMP = 2**48
 """The largest jump of the attempt number, 4096 starts of a server, so that a server cannot exhaust the numbers."""
 
@@ -154,14 +161,13 @@ class Site:
             source = () if streams else _begin_sources(self.agents, self.keys)
         fixed = (self.agents, task.settings, self.keys)
         self._next_block = Compiled(batch.draw, *fixed)
-        self._locals = [
-            Compiled(_local, number, task.num_agents, self.numbers, *fixed) for number in range(len(self.schemas))
-        ]
+        self._locals = [Compiled(_local, i, task.num_agents, self.numbers, *fixed) for i in range(len(self.schemas))]
         self.first = State(-1, 0, source, memory, memory, [], [])
+        self._origin = {"kind": "site", "task": task.digest, "run": run}
+        """The facts in the header of a saved state by which a site recognises its own."""
         self._first_streams = [stream.save() for stream in streams or []]
-        of_memory = Schema(memory)
-        self._parts = {"source": Schema(self._block_like() if streams else source), "before": of_memory}
-        self._parts["memory"] = of_memory
+        source_like = self._block_like() if streams else source
+        self._parts = {"source": Schema(source_like), "before": Schema(memory), "memory": Schema(memory)}
         self._state, self._loaded = self.first, False
         self._out_of_range = 0
         self._block: tuple[int, Any, Any] | None = None  # round, chains after it, block
@@ -197,15 +203,9 @@ class Site:
     def _write_down(self, asked: dict[str, Any], size: int) -> None:
         """Records in the audit log the message that is about to be sent; raises if the log cannot be written."""
         if self.audit is not None:
-            kinds = {
-                HELLO: "present",
-                MEASURE: "measured",
-                aggregation.KEYS: aggregation.OFFER,
-                aggregation.ROSTER: aggregation.ACCEPTED,
-            }
-            kind = kinds.get(asked["kind"], "reply")
             spent = None if self.account is None else self.account.spent
             facts = self._facts(asked, size)
+            kind = ANSWERS.get(asked["kind"], "reply")
             self.audit.sent(kind=kind, **facts, epsilon=spent, block=self._state.blocks)
 
     def _facts(self, asked: dict[str, Any], size: int) -> dict[str, Any]:
@@ -225,22 +225,20 @@ class Site:
             raise RejectedError(
                 "foreign", "the message belongs to another run, or the settings here differ from the server's"
             )
-        if header.get("kind") == HELLO:
-            if packet.arrays:
-                raise RejectedError("malformed", "a greeting carries no arrays")
-            return None
-        if header.get("kind") in (aggregation.KEYS, aggregation.ROSTER):
-            return None
-        if header.get("kind") == MEASURE:
+        kind = header.get("kind")
+        if kind == HELLO and packet.arrays:
+            raise RejectedError("malformed", "a greeting carries no arrays")
+        if kind == MEASURE:
             self.limits.check_exchange(MEASURING)
             _whole_numbers(header, "round")
+        if kind in list(ANSWERS):  # a stranger's value may be one that no dictionary can look up
             return None
         at = self._read_theta(packet)
         numbers = _whole_numbers(header, "round", "attempt", "exchange", "counted", "first", "agents")
         t, _, number, counted, first, agents = numbers
         if (first, agents) != (self.numbers[0], len(self.numbers)):
             raise RejectedError("foreign", f"the message is to {agents} agents from number {first}, who are not here")
-        if header.get("kind") != "request" or not counted < t or not 0 <= number < len(self.schemas):
+        if kind != "request" or not counted < t or not 0 <= number < len(self.schemas):
             raise RejectedError("malformed", "not a request for an exchange of this algorithm")
         name, sent, _ = self.schemas[number]
         if header.get("name") != name:
@@ -433,14 +431,8 @@ class Site:
         return {"kind": kind, **own, **_echo(asked), **more}
 
     def _save(self, state: State) -> None:
-        header = {
-            "kind": "site",
-            "task": self.task.digest,
-            "run": self.run,
-            **{name: getattr(state, name) for name in SAVED},
-        }
-        if self.masking is not None:
-            header |= {name: getattr(state, name) for name in SAVED_WITH_MASKS}
+        names = SAVED if self.masking is None else (*SAVED, *SAVED_WITH_MASKS)
+        header = {**self._origin, **{name: getattr(state, name) for name in names}}
         arrays: dict[str, np.ndarray] = {"numbers": self.numbers}
         arrays |= {f"reply/{i}": np.frombuffer(reply, np.uint8) for i, reply in enumerate(state.replies)}
         for name in self._parts:
@@ -470,9 +462,8 @@ class Site:
 
     def _read(self, packet: Packet) -> State:
         header, arrays = packet
-        own = {"kind": "site", "task": self.task.digest, "run": self.run}
         same = np.array_equal(arrays.get("numbers", ()), self.numbers)
-        if not same or any(header.get(name) != value for name, value in own.items()):
+        if not same or any(header.get(name) != value for name, value in self._origin.items()):
             log.error("%s belongs to other agents or another run", self.store.path)
             raise RejectedError("foreign", "what is saved there belongs to other agents or another run")
         for i, stream in enumerate(self.streams or []):
@@ -484,11 +475,8 @@ class Site:
         }
         replies = [arrays[f"reply/{i}"].tobytes() for i in range(len(header["request_digests"]))]
         # Files of earlier versions have fewer entries, and no base is known for them.
-        saved: dict[str, Any] = {"base": None} | {
-            name: header[name] for name in (*SAVED, *SAVED_WITH_MASKS) if name in header
-        }
-        saved["messages"] = tuple(header.get("messages", ()))
-        return State(**parts, replies=replies, **saved)
+        saved = {"base": None} | {name: header[name] for name in (*SAVED, *SAVED_WITH_MASKS) if name in header}
+        return State(**parts, replies=replies, **{**saved, "messages": tuple(header.get("messages", ()))})
 
 
 def agents_of(problem: Problem, numbers: Sequence[int]) -> tuple[AbstractAgent, list[AbstractStream] | None]:
@@ -600,9 +588,8 @@ def _check_controlled(task: Task) -> None:
         theta = jnp.arange(1, 1 + len(task.theta), dtype=task.dtype)  # values that can be recognised
         server, _ = task.settings.init(theta)
         keys = task.keys(np.arange(1))
-        message = task.settings.exchanges[0].send(
-            server, Round(jnp.asarray(0), keys.server[0], num_agents=task.num_agents)
-        )
+        round = Round(jnp.asarray(0), keys.server[0], num_agents=task.num_agents)
+        message = task.settings.exchanges[0].send(server, round)
     first = jax.tree.leaves(message)[:1]
     if not (first and np.array_equal(first[0], theta)):
         raise ValueError(

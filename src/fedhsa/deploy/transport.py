@@ -2,7 +2,43 @@
 
 import abc
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
+
+
+class Refusal(NamedTuple):
+    """The last refusal of a site."""
+
+    code: str
+    reason: str
+    times: int
+    """How often the site has refused in this way without interruption."""
+
+
+class Refusals(dict[int, Refusal]):
+    """The last refusals by site, and the rule for repeated ones.
+
+    A first refusal may be temporary. A site that refuses again in the same way would probably do so for ever, and so
+    would a site whose agent does not fit the plan: nobody waits for these sites.
+
+    !!! example
+        >>> refusals = Refusals()
+        >>> refusals.note(3, "a full disk"), refusals.lasting(3)
+        (1, None)
+        >>> refusals.note(3, "a full disk"), refusals.lasting(3)
+        (2, 'a full disk')
+    """
+
+    def note(self, site: int, reason: str, code: str = "") -> int:
+        """Records a refusal; returns the number of consecutive equal ones."""
+        before = self.get(site)
+        times = 1 if before is None or (before.code, before.reason) != (code, reason) else before.times + 1
+        self[site] = Refusal(code, reason, times)
+        return times
+
+    def lasting(self, site: int) -> str | None:
+        """Returns the reason of a refusal that waiting does not change, or None."""
+        last = self.get(site)
+        return last.reason if last is not None and (last.code == "mismatch" or last.times > 1) else None
 
 
 class AbstractTransport(abc.ABC):

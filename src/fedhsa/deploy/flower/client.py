@@ -22,6 +22,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 RECORD, ENTRY = "fedhsa", "message"
+"""The names under which a Flower message contains a message of fedhsa."""
 SETTINGS, PRIVACY = ("plan", "state", "data"), ("clip", "noise", "epsilon", "delta", "release_metrics")
 """Settings of the run that a node needs; a node's own settings win."""
 STATE = "~/.fedhsa/sites"
@@ -36,10 +37,19 @@ app = ClientApp()
 def answer(message: Message, context: Context) -> Message:
     """The reply to a message of the server."""
     settings = own_settings(dict(context.run_config), dict(context.node_config))
-    record = message.content.config_records.get(RECORD)
+    return Message(wrap(reply(unwrap(message.content), settings)), reply_to=message)
+
+
+def wrap(data: bytes) -> RecordDict:
+    """A message as the content of a Flower message."""
+    return RecordDict({RECORD: ConfigRecord({ENTRY: data})})
+
+
+def unwrap(content: RecordDict) -> bytes:
+    """The message in the content of a Flower message; empty if there is none."""
+    record = content.config_records.get(RECORD)
     data = None if record is None else record.get(ENTRY)
-    said = reply(data if isinstance(data, bytes) else b"", settings)
-    return Message(RecordDict({RECORD: ConfigRecord({ENTRY: said})}), reply_to=message)
+    return data if isinstance(data, bytes) else b""
 
 
 def own_settings(run: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import httpx
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
 from flwr.common.serde import message_from_proto, message_to_proto
@@ -46,9 +46,8 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from ... import _files
 from ..signing import read_key
+from .client import unwrap, wrap
 
-RECORD, ENTRY = "fedhsa", "message"
-"""The names under which a Flower message contains a message of fedhsa."""
 OURS, SHORT = "fedhsa:", 2**18
 """The prefix of a group name that contains a whole message, and the largest size of this message in bytes."""
 TYPE = "query.fedhsa"
@@ -78,18 +77,6 @@ SHARE = 3.0
 def public_bytes(key: ec.EllipticCurvePublicKey) -> bytes:
     """A public key as Flower sends it."""
     return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-
-
-def wrap(data: bytes) -> RecordDict:
-    """A message as the content of a Flower message."""
-    return RecordDict({RECORD: ConfigRecord({ENTRY: data})})
-
-
-def unwrap(content: RecordDict) -> bytes:
-    """The message in the content of a Flower message; empty if there is none."""
-    record = content.config_records.get(RECORD)
-    data = None if record is None else record.get(ENTRY)
-    return data if isinstance(data, bytes) else b""
 
 
 def _as_group(data: bytes) -> str:
@@ -285,8 +272,9 @@ class Mailbox:
         sent = self._push_short(short) if short else {}
         if whole:
             names = list(self._grid.push_messages([Message(wrap(data), node, TYPE) for node, data in whole.items()]))
-            self._asked |= {name: node for name, node in zip(names, whole, strict=True) if name}
-            sent |= {name: node for name, node in zip(names, whole, strict=True) if name}
+            asked = {name: node for name, node in zip(names, whole, strict=True) if name}
+            self._asked |= asked
+            sent |= asked
         return sent
 
     def pull(self, names: Iterable[str]) -> list[Replied]:

@@ -34,7 +34,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from ..signing import read_certificate
+from ..signing import file_state, read_certificate
 from .fleet import AHEAD, BEHIND, KEY_HEADER, PATHS, SIGNATURE_HEADER, TIME_HEADER, public_bytes
 
 log = logging.getLogger("fedhsa.gate")
@@ -92,11 +92,10 @@ class Register:
         seen = []
         for path in sorted(self.folder.glob("node-*.crt")):
             with contextlib.suppress(FileNotFoundError):
-                found = path.stat()
-                seen.append((path, found.st_mtime_ns, found.st_ino, found.st_size))
+                seen.append((path, file_state(path)))
         if seen != self._seen:
             self._keys, self._seen = {}, seen
-            for path, *_ in seen:
+            for path, _ in seen:
                 try:
                     key = read_certificate(path).public_key()
                 except (OSError, ValueError) as error:

@@ -1,7 +1,6 @@
 """Flower's commands as processes of this machine, which are watched and end together with all their child processes."""
 
 import contextlib
-import http.client
 import itertools
 import json
 import os
@@ -323,12 +322,11 @@ def tail(log: pathlib.Path, lines: int = 20) -> str:
 
 def _answers(port: int, authority: pathlib.Path) -> bool:
     """Whether a SuperLink answers on this port, with a certificate of this authority."""
+    import httpx  # comes with Flower
+
     trust = ssl.create_default_context(cafile=str(authority))
-    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=2, context=trust)
-    try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
+    with contextlib.suppress(httpx.HTTPError):
+        return (
+            httpx.get(f"https://127.0.0.1:{port}/health", verify=trust, timeout=2, trust_env=False).status_code == 200
+        )
+    return False

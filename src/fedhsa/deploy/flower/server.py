@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -27,12 +26,8 @@ def main(grid: Grid, context: Context) -> None:
     told = Plan.from_json(str(config["told"]))
     keys = pathlib.Path(str(config["keys"])).expanduser() if config["keys"] else None
     transport = FlowerTransport(grid, lambda: hello(plan.task, server.run_id, told), plan.num_agents, keys)
-    watch = Teller(print_for_user) if config.get("events") != "json" else print_event
+    is_program = config.get("events") == "json"
+    watch = (lambda event: print_for_user(json.dumps(event))) if is_program else Teller(print_for_user)
     bound = float(config.get("reply-bound", 0)) or None
     server = server_of(plan, transport, missing=missing, folder=folder, watch=watch, reply_bound=bound)
     carry_out(plan, server, int(config["rounds"]), folder, bool(config["resume"]), str(config["command"]))
-
-
-def print_event(event: dict[str, Any]) -> None:
-    """Prints an event for the program that watches."""
-    print_for_user(json.dumps(event))

@@ -8,7 +8,7 @@ from flwr.serverapp import Grid
 
 from ..journal import PREFIX
 from ..signing import Identity, Trust, node_name, node_number
-from ..transport import AbstractTransport
+from ..transport import AbstractTransport, Refusals
 from ..wire import RejectedError, unpack, words
 from .fleet import Mailbox, Replied
 
@@ -55,7 +55,7 @@ class FlowerTransport(AbstractTransport):
         self._troubles: dict[int, str] = {}
         self._open: dict[str, int] = {}  # messages that may still be answered, and their nodes
         self._greeted: dict[str, tuple[int, float]] = {}  # messages that ask nodes to identify themselves, and when
-        self._refusals: dict[int, tuple[str, str, int]] = {}  # by site: code, reason and number of consecutive refusals
+        self._refusals = Refusals()
         self._strange: dict[int, float] = {}  # nodes that are no site of this run, and the time to ask them again
 
     def present(self) -> set[int]:
@@ -109,8 +109,7 @@ class FlowerTransport(AbstractTransport):
         return self._troubles.get(site)
 
     def hopeless(self, site: int) -> str | None:
-        code, reason, times = self._refusals.get(site, ("", "", 0))
-        return reason if code == "mismatch" or times > 1 else None
+        return self._refusals.lasting(site)
 
     def _welcome(self) -> None:
         """Reads the answers of nodes that have identified themselves."""
@@ -146,12 +145,8 @@ class FlowerTransport(AbstractTransport):
             reason = words(header.get("reason"), "it does not speak our language")
             times = 0
             if named is not None:
-                code = str(header.get("code", ""))
-                before = self._refusals.get(named, ("", "", 0))
-                times = 1 + before[2] * (before[:2] == (code, reason))
-                self._refusals[named], self._troubles[named] = (code, reason, times), reason
-            # The first failure is followed by another greeting; after a second equal failure, the server does not wait
-            # for the node.
+                times = self._refusals.note(named, reason, str(header.get("code", "")))
+                self._troubles[named] = reason
             self._strange[node] = time.monotonic() + (self.pause if times == 1 else STRANGE)
             if times < 2:
                 print_for_user(f"Node {node} does not take part: {reason}")

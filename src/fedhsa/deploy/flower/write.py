@@ -23,41 +23,6 @@ import fedhsa.deploy.flower.server
 
 app = fedhsa.deploy.flower.server.app
 '''
-_PROJECT = """\
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[project]
-name = "federation"
-version = "1.0.0"
-description = "A run of fedhsa on Flower"
-license = "MIT"
-dependencies = ["fedhsa[flower]"]
-
-[tool.hatch.build.targets.wheel]
-packages = ["federation"]
-
-[tool.flwr.app]
-publisher = "fedhsa"
-
-[tool.flwr.app.components]
-serverapp = "federation.server:app"
-clientapp = "federation.client:app"
-
-# What `flwr run . SUPERLINK --run-config "rounds=10"` can replace:
-# plan: problem or agent, algorithm, key. Replace it as a whole.
-# rounds: in all. resume: go on from the checkpoint in `out`.
-# out: the folder for results, on the server's machine. state: the folder for what an agent must not forget, on each
-# node's machine. data: what agents are built from, {number} standing for the agent's. clip, noise, epsilon, delta:
-# noise on what leaves a node, "" for none. Of these, a node's own setting wins.
-# missing: wait, skip or fail when an agent does not answer. patience: seconds per exchange; 0: 600 to wait, else 60.
-# at-least: with skip, how many agents a round needs. reply-bound: the largest norm that an agent's reply may have; 0:
-# any. release_metrics: with noise, "true" sends what nodes measure all the same. events: words for people, or json for
-# the program that watches. keys: the server's folder with keys, on its machine. told: the plan as nodes learn it that
-# have code of their own; it goes with `plan`.
-[tool.flwr.app.config]
-"""
 
 
 def write_app(
@@ -140,6 +105,11 @@ def write_app(
         _files.write_text(package / OWN / "__init__.py", '"""The files that the plan names."""\n')
     _files.write_text(package / "__init__.py", '"""A run of fedhsa on Flower."""\n')
     _files.write_text(package / "server.py", _SERVER)
-    _files.write_text(package / "client.py", pathlib.Path(__file__).with_name("client.py").read_text(encoding="utf-8"))
-    _files.write_text(folder / "pyproject.toml", _PROJECT + toml(settings))
+    _files.write_text(package / "client.py", _beside("client.py"))
+    _files.write_text(folder / "pyproject.toml", _beside("app.toml") + toml(settings))
     return folder
+
+
+def _beside(name: str) -> str:
+    """The text of a file in this folder."""
+    return pathlib.Path(__file__).with_name(name).read_text(encoding="utf-8")
