@@ -14,6 +14,7 @@ from federation import ALGORITHMS, Federation, kill_at, scripted, theta
 from fedhsa import tree
 from fedhsa.deploy import Faults, FederationError, Killed, MemoryTransport, Missing, RejectedError, Store, Task
 from fedhsa.deploy import journal as journals
+from fedhsa.deploy import server as deploy_server
 from fedhsa.deploy.server import BOOT, _DivergedError, _RestartRoundError
 from fedhsa.deploy.store import BusyError
 from fedhsa.deploy.wire import pack, unpack
@@ -232,6 +233,16 @@ def test_the_words_of_an_error_stay_at_the_site(tmp_path, caplog):
     assert "Smith" not in str(stopped.value)
     assert "Smith" not in repr(federation.events)
     assert all(b"Smith" not in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("reason", ["as before", ""])
+def test_a_site_that_refuses_twice_is_not_waited_for_whatever_it_says(reason, tmp_path, monkeypatch):
+    words = deploy_server.words
+    monkeypatch.setattr(deploy_server, "words", lambda said: reason if "see the log" in str(said) else words(said))
+    federation, server = broken(tmp_path, "wait", 2)
+    with pytest.raises(FederationError, match="agent 1 cannot answer"):
+        server.run(1)
+    assert [event["event"] for event in federation.events].count("rejected") == 2
 
 
 def test_skip_goes_on_without_an_agent_that_cannot_answer(tmp_path):
