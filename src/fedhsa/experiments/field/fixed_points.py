@@ -12,9 +12,7 @@ from ...algorithms import GappedSA, LocalSA, LooplessSA
 from ...problems import Problem
 from ...theory import exact
 from ...theory.paper.bounds import local_sa_bias
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, figures
 from ..study.instance import Instance
 
 CONVERGED = 1e-12
@@ -29,7 +27,6 @@ SCHEDULES = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
 class FixedPoints(AbstractStudy):
     r"""Malinovsky's local fixed-point methods with $T_i = \mathrm{Id} + \gamma G_i$, on two problems without noise."""
 

@@ -1,6 +1,5 @@
 """PF-LSA: agents that each find their own root, and their gain from each other."""
 
-import dataclasses
 from typing import Any, ClassVar
 
 import numpy as np
@@ -8,16 +7,13 @@ import numpy as np
 from ... import statistics
 from ...algorithms import AbstractAlgorithm, PersonalisedSA
 from ...problems import Problem, garnet
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
 
 ALONE, TOGETHER = "alone", "PF-LSA"
 RECORDS = 200
 """The number of points on a curve."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Personal(AbstractStudy):
     """TD(0) in equal to heterogeneous Garnet environments, by agents alone and by agents that share most of a step."""
 

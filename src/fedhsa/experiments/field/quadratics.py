@@ -10,9 +10,7 @@ import numpy as np
 from ..._linear import spectral_radius
 from ...algorithms import SCAFFOLD, AbstractAlgorithm, FedHSA, LocalSA, SynchronisedSA
 from ...problems import Problem, quadratic
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, rows_of
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, figures, rows_of
 
 FIRST, LAST = 1e-8, 1e-24
 """The squared errors between which speeds are measured: after the start, and before rounding errors dominate."""
@@ -28,7 +26,6 @@ METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {
 NAMES = {"LocalSA": "LocalSA (FedAvg)", "SCAFFOLD": "SCAFFOLD", "FedHSA": "FedHSA"}
 
 
-@dataclasses.dataclass(frozen=True)
 class Quadratics(AbstractStudy):
     r"""$f_1 = \frac\beta2 x^2 + G x$ and $f_2 = -G x$, whose average has its minimum at 0 for every $G$."""
 

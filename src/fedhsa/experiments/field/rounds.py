@@ -22,9 +22,7 @@ from ...problems import Problem
 from ...statistics import Estimate
 from ...theory import correlations
 from ...theory.prediction import FLOAT_BYTES
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, rows_of
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, figures, rows_of
 from ..study.instance import Instance
 
 METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {
@@ -42,7 +40,6 @@ SAME = 2.0
 1.5, for which the intervals were too wide."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Rounds(AbstractStudy):
     r"""Every method with $R$ samples per agent in $T$ rounds of $H = R / T$, its step size tuned on other seeds."""
 

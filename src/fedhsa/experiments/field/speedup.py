@@ -1,6 +1,5 @@
 """SCAFFLSA's speed-up: its error at stationarity with up to a thousand agents, next to FedHSA's error."""
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -10,9 +9,7 @@ import numpy as np
 from ... import statistics
 from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA
 from ...problems import Problem, garnet
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
 from ..study.instance import repeated
 
 METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {"SCAFFLSA": SCAFFLSA, "FedHSA": FedHSA}
@@ -20,7 +17,6 @@ SLACK = 0.03
 """The tolerance of slopes around -1: noise in the operators' matrices adds terms of second order in 1/N."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Speedup(AbstractStudy):
     """Copies of a cohort in Garnet environments with independent noise: only the number of agents changes."""
 

@@ -1,6 +1,5 @@
 """SCAFFOLD's stationary distribution: covariance and bias against the first-order formulas of its analysis."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
@@ -9,9 +8,7 @@ import numpy as np
 from ... import statistics
 from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA
 from ...problems import Problem, games, logistic
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
 from ..study.instance import repeated
 
 METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {"SCAFFOLD": SCAFFLSA, "FedHSA": FedHSA}
@@ -53,7 +50,6 @@ def spread(method: str, H: int) -> float:
     return float(own.mean())
 
 
-@dataclasses.dataclass(frozen=True)
 class Stationary(AbstractStudy):
     """Logistic agents with different inputs and shares; the same noise drives their linearisation."""
 

@@ -9,9 +9,7 @@ from ... import statistics
 from ...algorithms import AbstractAlgorithm, AbstractWrapper, parse
 from ...engine import Result
 from ...problems import Problem
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
 from ..study.foresight import doubt, foresee, slope_doubt
 from ..study.instance import Instance, repeated
 
@@ -54,7 +52,6 @@ NOT_RUN = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
 class Systems(AbstractStudy):
     """Every system of the paper's Table 1 on the same TD problem, with the same step size and the same data."""
 

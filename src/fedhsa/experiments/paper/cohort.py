@@ -1,6 +1,5 @@
 """The linear speed-up in isolation: copies of one cohort of heterogeneous agents, with independent noise."""
 
-import dataclasses
 from typing import Any, ClassVar
 
 import numpy as np
@@ -8,9 +7,7 @@ import numpy as np
 from ... import _check, statistics
 from ...algorithms import FedHSA
 from ...theory import Prediction
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
 from ..study.foresight import doubt, foresee, law, settling, slope_doubt
 from ..study.instance import Instance, repeated
 
@@ -19,7 +16,6 @@ SETTLED = 0.01
 FAMILIES = ("quadratic", "nonconvex", "td", "finite-sum")
 
 
-@dataclasses.dataclass(frozen=True)
 class Cohort(AbstractStudy):
     """FedHSA's variance with several copies of one cohort of agents, so that only the noise averages out."""
 

@@ -8,9 +8,7 @@ import numpy as np
 
 from ... import plots, statistics
 from ...algorithms import AbstractAlgorithm, FedHSA, LocalSA
-from ..study import figures, traces
-from ..study.base import AbstractStudy, Outcome, Runner, Table
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, figures, traces
 from ..study.foresight import law
 from ..study.instance import Instance, draw_stable
 from .assumptions import check_assumptions, condition_sentence, examine
@@ -19,7 +17,6 @@ DEEP = 1e-20
 """The squared error that counts as zero."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Comparison(AbstractStudy):
     """Both methods on the same problem, with the same starting point and the same noise."""
 

@@ -11,9 +11,7 @@ from ...algorithms import FedHSA, corollary_step
 from ...problems import Problem
 from ...theory import Constants, bounds, constants
 from ...theory.paper.bounds import paper_mu
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
 from ..study.foresight import doubt, foresee, slope_doubt
 from ..study.instance import Instance, repeated
 
@@ -46,7 +44,6 @@ class Point(NamedTuple):
         return self.samples / math.log(self.samples)
 
 
-@dataclasses.dataclass(frozen=True)
 class Corollary(AbstractStudy):
     r"""FedHSA with $\eta = 4 \log(MHT) / (\mu H T)$ on a well-conditioned finite sum, inside and outside its condition.
 

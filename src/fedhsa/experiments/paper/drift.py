@@ -1,6 +1,5 @@
 """The drift of agents within a round: its slopes in the step size and in the local steps, and the bound of Lemma 1."""
 
-import dataclasses
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -16,9 +15,7 @@ from ...engine.batch import make_keys
 from ...problems import AbstractAgent, Problem
 from ...theory import constants
 from ...theory.paper.bounds import DRIFT
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
 from ..study.instance import Instance
 
 SLOPES = (1.9, 2.1)
@@ -28,7 +25,6 @@ r"""The largest $\eta L H$ at which slopes in the step size are measured."""
 AXES = {"step": "step size", "local_steps": "local steps"}
 
 
-@dataclasses.dataclass(frozen=True)
 class Drift(AbstractStudy):
     r"""The largest $|\theta_{i,\ell} - \bar\theta|^2$ over agents and local steps of one round of FedHSA.
 

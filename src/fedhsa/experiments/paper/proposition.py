@@ -1,6 +1,5 @@
 """`LocalSA`'s limit without noise: simulated, and compared with Proposition 1 and its extension to any `H`."""
 
-import dataclasses
 import math
 from typing import Any, ClassVar
 
@@ -10,9 +9,7 @@ from ..._linear import spectral_radius
 from ...algorithms import LocalSA
 from ...problems import Problem
 from ...theory.paper.bounds import local_sa_bias, proposition_1
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, rows_of
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, figures, rows_of
 from ..study.instance import Instance
 
 TOLERANCE = 1e-8
@@ -21,7 +18,6 @@ CONVERGED = 1e-11
 """The distance from the limit, relative to the bias, at which simulations end."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Proposition(AbstractStudy):
     """`LocalSA`'s limit without noise, for several numbers of local steps and step sizes."""
 

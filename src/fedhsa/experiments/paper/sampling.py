@@ -1,6 +1,5 @@
 """Markov and independent sampling: the floor grows with the long-run variance of the noise."""
 
-import dataclasses
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -10,9 +9,7 @@ from ...algorithms import FedHSA
 from ...problems import Problem
 from ...sources import FiniteChain, Transitions
 from ...theory import Prediction, first_order_covariance, mixing
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, figures
 from ..study.foresight import doubt, foresee, settling
 from ..study.instance import Instance
 
@@ -26,7 +23,6 @@ FIRST_ORDER: dict[str, Any] = {"color": "#B87F00", "linewidth": 1.0}
 THEOREM: dict[str, Any] = {"color": "0.4", "linestyle": figures.DOTS, "linewidth": 1.0}
 
 
-@dataclasses.dataclass(frozen=True)
 class Sampling(AbstractStudy):
     """FedHSA on problems whose observations are independent, or come from chains with increasing mixing times."""
 

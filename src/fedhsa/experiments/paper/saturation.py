@@ -11,9 +11,7 @@ from ... import statistics
 from ...algorithms import FedHSA
 from ...problems import Problem
 from ...theory import Prediction, constants
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
 from ..study.foresight import WIDEST, doubt, foresee, settling, slope_doubt
 from ..study.instance import Instance, repeated
 
@@ -48,7 +46,6 @@ class Point(NamedTuple):
     step: float
 
 
-@dataclasses.dataclass(frozen=True)
 class Saturation(AbstractStudy):
     """FedHSA at a fixed step size with growing copies of one cohort, on slowly mixing TD and on two controls."""
 

@@ -8,9 +8,7 @@ import numpy as np
 
 from ... import plots, statistics
 from ...algorithms import FedHSA
-from ..study import figures, traces
-from ..study.base import AbstractStudy, Outcome, Runner, Table
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, figures, traces
 from ..study.foresight import slope_doubt
 from ..study.instance import Instance, draw_stable
 
@@ -18,7 +16,6 @@ SHADES = ("#4A9AD4", "#2082C2", "#0066A0", "#003E63", "#001C2E")
 """FedHSA's blue, from light for few agents to dark for many."""
 
 
-@dataclasses.dataclass(frozen=True)
 class AgentSweep(AbstractStudy):
     """One problem with a growing number of agents: the first agent, the first five, and so on."""
 

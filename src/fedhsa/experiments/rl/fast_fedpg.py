@@ -1,6 +1,5 @@
 """Fast-FedPG: a comparison of corrected and plain local policy gradients."""
 
-import dataclasses
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,9 +10,7 @@ from ...algorithms import AbstractAlgorithm, FedHSA, LocalSA
 from ...environments import Model
 from ...problems import Problem, policy_gradient
 from ...statistics import Estimate
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
 from ._shared import late
 
 EVERY = 20
@@ -22,7 +19,6 @@ METHODS = {"FedHSA": "Fast-FedPG (FedHSA)", "LocalSA": "FedPG (LocalSA)"}
 MOST_AGENTS = 16
 
 
-@dataclasses.dataclass(frozen=True)
 class FastFedPG(AbstractStudy):
     """Softmax policies in one kernel with many rewards: exact gradients, and gradients from episodes."""
 

@@ -1,6 +1,5 @@
 """Fed-DVR-Q: the numbers of samples and bits needed to learn the values, by number of agents and horizon."""
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -13,9 +12,7 @@ from ...algorithms.codecs import WORD, Uniform
 from ...environments import worlds
 from ...problems import Problem, q_learning
 from ...statistics import Estimate
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
 from ._shared import max_error
 
 REFERENCE = 0.9
@@ -35,7 +32,6 @@ class Case(NamedTuple):
         return f"M = {self.num_agents}, discount {self.discount:g}"
 
 
-@dataclasses.dataclass(frozen=True)
 class DoublyReduced(AbstractStudy):
     """Samples and bits until the values reach a given error, for equal agents with one simulator each."""
 

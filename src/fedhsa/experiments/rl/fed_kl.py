@@ -1,6 +1,5 @@
 """FedKL: costs and benefits of keeping local policies near the common policy, next to FedProx and FedAvg."""
 
-import dataclasses
 import math
 from typing import Any, ClassVar
 
@@ -11,16 +10,13 @@ from ...algorithms import FedKL
 from ...environments import Gaussian, mlp, perturbed
 from ...problems import Problem, policy_gradient
 from ...statistics import Estimate
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
 
 LOOKS = {"FedKL": "#009E73", "FedProx": "#CC79A7", "FedAvg": figures.COLOURS["LocalSA"]}
 ROOTS = 5.0
 """The target distance from the common policy, in units of the root of the target divergence; near the authors'."""
 
 
-@dataclasses.dataclass(frozen=True)
 class KLPenalties(AbstractStudy):
     """A pendulum whose motor has a different offset for each agent, kept upright by a small Gaussian network."""
 

@@ -1,6 +1,5 @@
 """FedSVRPG-M, momentum with importance weights: the effects of more agents, heterogeneity and clipped weights."""
 
-import dataclasses
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,9 +10,7 @@ from ...algorithms import MomentumSA
 from ...environments import Model
 from ...problems import Problem, policy_gradient
 from ...statistics import Estimate
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
 from ._shared import late
 
 MOST_AGENTS = 20
@@ -25,7 +22,6 @@ EARLY = slice(1, 6)
 """The records that count as early."""
 
 
-@dataclasses.dataclass(frozen=True)
 class FedSVRPG(AbstractStudy):
     """Softmax policies and gradients from episodes; with exact gradients, the whole error is drift."""
 

@@ -1,6 +1,5 @@
 """FedNPG-ADMM: natural policy gradients that send d numbers per iteration instead of d (d + 1)."""
 
-import dataclasses
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,15 +10,12 @@ from ...algorithms import AbstractAlgorithm, FedNPG, FedNPGADMM, SynchronisedSA
 from ...environments import Model
 from ...problems import Problem, policy_gradient
 from ...statistics import Estimate
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns, second_half
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures, second_half
 
 LOOKS = {"FedNPG": "#000000", "FedNPG-ADMM": "#009E73", "policy gradient": figures.COLOURS["LocalSA"]}
 EVERY = 2
 
 
-@dataclasses.dataclass(frozen=True)
 class NaturalGradients(AbstractStudy):
     """Softmax tables learned from episodes, in one environment with different rewards for each agent."""
 

@@ -1,6 +1,5 @@
 """QAvg: exact Bellman steps in heterogeneous environments, averaged periodically, with decaying or constant steps."""
 
-import dataclasses
 import math
 from typing import Any, ClassVar
 
@@ -11,9 +10,7 @@ from ...algorithms import AbstractAlgorithm, FedHSA, LocalSA, Polynomial
 from ...environments import Model, worlds
 from ...problems import Problem, q_learning
 from ...statistics import Estimate
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
 from ._shared import max_error
 
 COMMON_WIND = 0.5
@@ -29,7 +26,6 @@ RETURNS = {
 """The policies on windy cliffs: their short names in the figure, and full descriptions."""
 
 
-@dataclasses.dataclass(frozen=True)
 class QAvg(AbstractStudy):
     """The limit of the averaged values, the speed of convergence, and the greedy policy's return, without noise."""
 

@@ -1,6 +1,5 @@
 """FedSARSA, control in heterogeneous environments: the benefit of more agents, and the limits of corrections."""
 
-import dataclasses
 import math
 from typing import Any, ClassVar, NamedTuple
 
@@ -12,9 +11,7 @@ from ...environments import worlds
 from ...problems import Problem, sarsa
 from ...statistics import Estimate
 from ...theory.maps.rounds import require_rule
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
 from ._shared import late
 
 GROUPS = 5
@@ -37,7 +34,6 @@ class Case(NamedTuple):
         return f"N = {self.num_agents}, eps = {self.perturbation:g}"
 
 
-@dataclasses.dataclass(frozen=True)
 class FedSARSA(AbstractStudy):
     """SARSA by several agents: distances from the first agent's own solution and from the common solution."""
 

@@ -1,6 +1,5 @@
 """Federated Q-learning with a constant step size in heterogeneous mazes: the error falls, rises and levels off."""
 
-import dataclasses
 import math
 from typing import Any, ClassVar
 
@@ -12,9 +11,7 @@ from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA, LocalSA
 from ...environments import Model
 from ...problems import Problem, q_learning
 from ...statistics import Estimate
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns, rows_of
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures, rows_of
 from ._shared import late, max_error
 
 RECORDS = 400
@@ -22,7 +19,6 @@ TIMES = 8.0
 """The length of a run in units of the slowest mode's time: less than a thousandth of the initial error is left."""
 
 
-@dataclasses.dataclass(frozen=True)
 class TwoPhases(AbstractStudy):
     """Synchronous Q-learning by agents in separate mazes, with and without a correction."""
 

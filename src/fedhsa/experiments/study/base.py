@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import pathlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, dataclass_transform
 
 import numpy as np
 
@@ -71,13 +71,17 @@ class Runner:
         return simulate(problem, algorithm, **settings)
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 @dataclasses.dataclass(frozen=True)
 class AbstractStudy(abc.ABC):
     """The settings of one figure or one question; equal settings give equal numbers.
 
-    Subclasses add their settings as fields with defaults. `run` is slow and its outcome is stored on disk; all
-    other methods are fast functions of the outcome.
+    Subclasses are frozen dataclasses too, without a decorator: they add their settings as fields with defaults. `run`
+    is slow and its outcome is stored on disk; all other methods are fast functions of the outcome.
     """
+
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(frozen=True)(cls)
 
     name: str
     """The name on the command line, such as `quadratic/markov`."""

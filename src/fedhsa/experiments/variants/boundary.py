@@ -1,6 +1,5 @@
 """Too many local steps: the simulated onset of FedHSA's divergence, against the stability limit of its round map."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -12,9 +11,7 @@ from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA, OneExchangeFedHSA
 from ...problems import Problem, quadratic, td
 from ...theory import predict
 from ...theory.maps.rounds import LocalRule
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, rows_of
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, figures, rows_of
 from .contraction import fed_hsa_boundary, one_exchange_boundary, one_exchange_map
 
 COLOUR = figures.colours(["FedHSA", "SCAFFLSA", "OneExchangeFedHSA"])
@@ -23,7 +20,6 @@ SHARP = 2e-3
 """The tolerance of a measured factor per round relative to the spectral radius."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Boundary(AbstractStudy):
     r"""Step sizes and local steps on three problems: the error's factor per round, and the spectral radius."""
 

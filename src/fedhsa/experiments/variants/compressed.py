@@ -1,6 +1,5 @@
 """FedHSA with both exchanges compressed: the floor with each kind of memory, and the error per byte (claim 20)."""
 
-import dataclasses
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -14,9 +13,7 @@ from ...theory import predict
 from ...theory.laws import compression as laws
 from ...theory.laws.participation import mean_operators
 from ...theory.prediction import FLOAT_BYTES
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns, second_half
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures, second_half
 from ..study.instance import repeated
 
 PLAIN = "uncompressed"
@@ -45,7 +42,6 @@ EVERY = 5
 """The number of rounds between two records of noisy runs."""
 
 
-@dataclasses.dataclass(frozen=True)
 class CompressedStudy(AbstractStudy):
     """A quadratic problem at several step sizes, with and without noise, and with noise at two numbers of agents."""
 

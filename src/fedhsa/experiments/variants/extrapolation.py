@@ -13,9 +13,7 @@ from ... import statistics
 from ...algorithms import AbstractAlgorithm, FedHSA, LocalSA, RichardsonRomberg
 from ...problems import quadratic
 from ...theory import Prediction, correlations
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
 from ..study.foresight import WIDEST, doubt, foresee, settling, slope_doubt
 from ..study.instance import Instance, repeated
 
@@ -52,7 +50,6 @@ class Setting(NamedTuple):
     step: float
 
 
-@dataclasses.dataclass(frozen=True)
 class Extrapolation(AbstractStudy):
     """Floors against agents and biases against step sizes, before and after extrapolation."""
 

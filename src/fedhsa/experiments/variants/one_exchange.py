@@ -14,9 +14,7 @@ from ...problems import Problem, quadratic
 from ...theory import correlations, exact, predict
 from ...theory.laws.first_order import bias_of
 from ...theory.maps.rounds import LocalRule
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns, rows_of
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures, rows_of
 from ..study.instance import Instance, repeated
 from .contraction import fed_hsa_boundary, one_exchange_boundary, one_exchange_map
 
@@ -36,7 +34,6 @@ SMALL = (0.005, 0.01)
 """Fractions of the boundary at which the exact floors' difference shows its power of the step size."""
 
 
-@dataclasses.dataclass(frozen=True)
 class OneExchange(AbstractStudy):
     """Stability, floors, round trips and bias of FedHSA and of its variant with one exchange."""
 
