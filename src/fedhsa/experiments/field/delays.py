@@ -9,8 +9,7 @@ from ... import statistics
 from ..._linear import spectral_radius
 from ...algorithms import SA, AbstractAlgorithm, Delayed
 from ...problems import Problem, td
-from ...statistics import Estimate
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures, second_half
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, second_half
 
 NAMES = {"none": "no delay", "adaptive": "delay-adaptive", "vanilla": "vanilla"}
 UNSTABLE = math.pi**2 / 2
@@ -30,7 +29,6 @@ class Delays(AbstractStudy):
     dim: int = 10
     discount: float = 0.5
     problem_key: int = 0
-    """The key of the random chain."""
     max_delay: int = 200
     """The value in the source."""
     max_delays: tuple[int, ...] = (25, 50, 100, 200, 400)

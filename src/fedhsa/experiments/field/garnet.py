@@ -9,10 +9,9 @@ import numpy as np
 from ... import statistics
 from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA, LocalSA
 from ...problems import Problem, garnet
-from ...statistics import Estimate
 from ...theory.laws.many import ManyAgentsLaw
 from ...theory.maps.rounds import require_rule
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures, second_half
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, second_half
 
 METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {"LocalSA": LocalSA, "SCAFFLSA": SCAFFLSA, "FedHSA": FedHSA}
 RECORDS = 200
@@ -48,7 +47,6 @@ class Garnet(AbstractStudy):
     """The number of seeds in the cases with many agents."""
     step_size: float = 0.1
     problem_key: int = 0
-    """The key of the random environments."""
     num_agents: int = 10
     many_agents: int = 100
     local_steps: tuple[int, ...] = (10, 100, 1000, 10000)

@@ -22,7 +22,6 @@ class Personal(AbstractStudy):
     source: str = "Figure 1 of Labbi, Mangold and Moulines on personalised federated LSA"
     seeds: int = 16
     problem_key: int = 0
-    """The key of the random environments."""
     num_agents: int = 10
     heterogeneities: tuple[float, ...] = (0.0, 0.1, 0.3, 1.0)
     """The heterogeneity between the environments of even and odd agents."""

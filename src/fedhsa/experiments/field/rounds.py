@@ -19,10 +19,9 @@ from ...algorithms import (
     corollary_step,
 )
 from ...problems import Problem
-from ...statistics import Estimate
 from ...theory import correlations
 from ...theory.prediction import FLOAT_BYTES
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, figures, rows_of
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, figures, rows_of
 from ..study.instance import Instance
 
 METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {

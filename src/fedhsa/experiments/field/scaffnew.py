@@ -10,8 +10,7 @@ from ... import statistics
 from ..._random import host_generator
 from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA, LocalSA, Scaffnew, SynchronisedSA
 from ...problems import Problem, logistic
-from ...statistics import Estimate
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures, rows_of
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, rows_of
 
 EVERY = 20
 """The number of steps between two records of Scaffnew's error."""
@@ -31,7 +30,6 @@ class Probability(AbstractStudy):
     num_examples: int = 8
     dim: int = 12
     problem_key: int = 0
-    """The key of the random data."""
     condition_numbers: tuple[float, ...] = (25.0, 100.0, 400.0, 1600.0)
     r"""The condition numbers $\kappa = L / \lambda$."""
     multiples: tuple[float, ...] = (0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0)

@@ -25,7 +25,6 @@ class Speedup(AbstractStudy):
     source: str = "The speed-up experiments of SCAFFLSA"
     seeds: int = 16
     problem_key: int = 0
-    """The key of the random environments."""
     equal_agents: tuple[int, ...] = (1, 10, 100, 1000)
     """The numbers of agents that are copies of one agent."""
     heterogeneous_agents: tuple[int, ...] = (10, 100, 1000)

@@ -63,7 +63,6 @@ class Stationary(AbstractStudy):
     """The probability with which each agent observes a 1."""
     regularisation: float = 0.01
     copies: tuple[int, ...] = (1, 8)
-    """The numbers of copies of the cohort."""
     step_sizes: tuple[float, ...] = (0.05, 0.1, 0.2)
     local_steps: int = 4
     methods: tuple[str, ...] = tuple(METHODS)

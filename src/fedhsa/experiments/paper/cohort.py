@@ -24,25 +24,19 @@ class Cohort(AbstractStudy):
     source: str = "Linear speed-up (Theorem 2)"
     families: tuple[str, ...] = FAMILIES
     num_agents: int = 5
-    """The number of agents of the cohort."""
     dim: int = 5
     num_states: int = 10
-    """The number of states of the TD problem."""
     num_components: int = 4
-    """The number of components of the finite sum."""
     eigenvalues: tuple[float, float] = (1.0, 4.0)
-    """The range of the eigenvalues of the finite sum's components."""
     laziness: float = 0.5
     """The probability with which the chains of TD and of the finite sum stay in place."""
     problem_key: int = 0
-    """The key of the random problems."""
     quadratic_step: float = 0.02
     nonconvex_step: float = 0.02
     td_step: float = 0.1
     finite_sum_step: float = 0.01
     local_steps: int = 5
     copies: tuple[int, ...] = (1, 4, 20)
-    """The numbers of copies of the cohort."""
     rounds: int = 450
     """The number of rounds over which the variance is measured, after the method has settled."""
 

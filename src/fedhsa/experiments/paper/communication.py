@@ -9,9 +9,8 @@ import numpy as np
 from ... import statistics
 from ...algorithms import FedHSA, LocalSA
 from ...plots._style import thinned
-from ...statistics import Estimate
 from ...theory.prediction import FLOAT_BYTES
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures, traces
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, traces
 from ..study.instance import Instance
 
 NAMES = {"quadratic": "quadratic", "td": "TD"}

@@ -60,7 +60,6 @@ class Corollary(AbstractStudy):
             "finite-sum", 4, {"num_components": 2, "dim": 3, "eigenvalues": (0.5, 1.0), "laziness": 0.3}, key=4
         )
     )
-    """The problem of one cohort."""
     round_sweep: tuple[int, ...] = (1000, 3000, 9000)
     local_step_sweep: tuple[int, ...] = (2, 6, 18)
     copy_sweep: tuple[int, ...] = (1, 3, 9)

@@ -40,13 +40,10 @@ class Drift(AbstractStudy):
     num_agents: int = 8
     dim: int = 4
     num_states: int = 8
-    """The number of states of the TD problem."""
     num_components: int = 4
-    """The number of components of the finite sum."""
     laziness: float = 0.5
     """The probability with which TD's chains stay in place."""
     problem_key: int = 0
-    """The key of the random problems."""
     distances: tuple[float, ...] = (0.0, 1.0, 10.0)
     """The distances of the starting points from the root."""
     reaches: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0)

@@ -30,11 +30,8 @@ class Proposition(AbstractStudy):
     dim: int = 10
     """The dimension of all families: without noise they are matrices and vectors, and share compiled programs."""
     num_states: int = 20
-    """The number of states of the TD problem."""
     num_components: int = 2
-    """The number of components of the finite sum."""
     problem_key: int = 0
-    """The key of the random problems."""
     quadratic_step: float = 0.02
     nonconvex_step: float = 0.02
     td_step: float = 0.1

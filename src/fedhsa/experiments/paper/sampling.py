@@ -33,13 +33,9 @@ class Sampling(AbstractStudy):
     num_agents: int = 5
     dim: int = 10
     num_components: int = 5
-    """The number of components of the finite sum."""
     eigenvalues: tuple[float, float] = (1.0, 4.0)
-    """The range of the eigenvalues of the finite sum's components."""
     num_states: int = 20
-    """The number of states of the TD problem."""
     problem_key: int = 0
-    """The key of the random problems."""
     finite_sum_step: float = 0.002
     td_step: float = 0.02
     local_steps: int = 10

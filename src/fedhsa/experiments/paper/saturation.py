@@ -56,13 +56,11 @@ class Saturation(AbstractStudy):
     instance: Instance = dataclasses.field(
         default_factory=lambda: Instance("td", 4, {"num_states": 4, "dim": 2, "laziness": 0.85}, key=33)
     )
-    """The problem of one cohort."""
     step_size: float = 0.1
     additive_step: float = 0.01
     """The step size on the quadratic problem of the same size, whose noise is additive."""
     local_steps: int = 20
     copies: tuple[int, ...] = (1, 4, 16, 64)
-    """The numbers of copies of the cohort."""
     step_sweep: tuple[float, ...] = (0.05, 0.1, 0.2)
     """The step sizes of the sweep at the largest number of agents."""
     local_step_sweep: tuple[int, ...] = (10, 20, 40, 80, 160)

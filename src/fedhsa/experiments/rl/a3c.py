@@ -9,8 +9,7 @@ from ... import statistics, tree
 from ...algorithms import AbstractAlgorithm, Delayed, PerBlock, Polynomial, Projected, SynchronisedSA
 from ...environments import worlds
 from ...problems import Problem, actor_critic
-from ...statistics import Estimate
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures
 
 RECORDS = 50
 ACTOR, CRITIC = 0.6, 0.4
@@ -49,7 +48,6 @@ class A3C(AbstractStudy):
     dim: int = 10
     discount: float = 0.9
     problem_key: int = 0
-    """The key of the random environment."""
 
     claim: ClassVar[int] = 60
     figure_size: ClassVar[tuple[float, float]] = (7.2, 2.8)

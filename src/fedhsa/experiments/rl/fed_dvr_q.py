@@ -11,8 +11,7 @@ from ...algorithms import FedDVRQ, LocalSA
 from ...algorithms.codecs import WORD, Uniform
 from ...environments import worlds
 from ...problems import Problem, q_learning
-from ...statistics import Estimate
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures
 from ._shared import max_error
 
 REFERENCE = 0.9
@@ -62,7 +61,6 @@ class DoublyReduced(AbstractStudy):
     num_actions: int = 2
     laziness: float = 0.8
     problem_key: int = 0
-    """The key of the random environment."""
 
     claim: ClassVar[int] = 40
     figure_size: ClassVar[tuple[float, float]] = (7.2, 2.6)

@@ -9,8 +9,7 @@ from ... import statistics
 from ...algorithms import FedKL
 from ...environments import Gaussian, mlp, perturbed
 from ...problems import Problem, policy_gradient
-from ...statistics import Estimate
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures
 
 LOOKS = {"FedKL": "#009E73", "FedProx": "#CC79A7", "FedAvg": figures.COLOURS["LocalSA"]}
 ROOTS = 5.0

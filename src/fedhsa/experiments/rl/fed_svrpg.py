@@ -9,8 +9,7 @@ from ..._random import host_generator
 from ...algorithms import MomentumSA
 from ...environments import Model
 from ...problems import Problem, policy_gradient
-from ...statistics import Estimate
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures
 from ._shared import late
 
 MOST_AGENTS = 20

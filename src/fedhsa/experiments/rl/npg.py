@@ -9,8 +9,7 @@ from ..._random import host_generator
 from ...algorithms import AbstractAlgorithm, FedNPG, FedNPGADMM, SynchronisedSA
 from ...environments import Model
 from ...problems import Problem, policy_gradient
-from ...statistics import Estimate
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures, second_half
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, second_half
 
 LOOKS = {"FedNPG": "#000000", "FedNPG-ADMM": "#009E73", "policy gradient": figures.COLOURS["LocalSA"]}
 EVERY = 2
@@ -37,7 +36,6 @@ class NaturalGradients(AbstractStudy):
     batch: int = 8
     """The number of episodes of each agent per iteration."""
     problem_key: int = 0
-    """The key of the random environment."""
 
     claim: ClassVar[int] = 41
     figure_size: ClassVar[tuple[float, float]] = (7.2, 2.8)

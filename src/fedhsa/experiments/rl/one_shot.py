@@ -8,9 +8,8 @@ from ... import statistics
 from ...algorithms import SA, OneShotAveraging
 from ...environments import worlds
 from ...problems import Problem, td_lambda
-from ...statistics import Estimate
 from ...theory import predict
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures, second_half
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, second_half
 
 LENGTH = 9
 """The mean number of steps of an episode."""

@@ -9,8 +9,7 @@ from ..._random import host_generator
 from ...algorithms import LocalSA
 from ...environments import DirectTable, Model, worlds
 from ...problems import Problem, policy_gradient
-from ...statistics import Estimate
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures
 
 EVERY = 32
 """The number of iterations between two records: a multiple of every number of local steps."""

@@ -9,8 +9,7 @@ from ... import statistics
 from ...algorithms import AbstractAlgorithm, FedHSA, LocalSA, Polynomial
 from ...environments import Model, worlds
 from ...problems import Problem, q_learning
-from ...statistics import Estimate
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures
 from ._shared import max_error
 
 COMMON_WIND = 0.5

@@ -9,9 +9,8 @@ from ... import statistics
 from ...algorithms import AbstractAlgorithm, FedHSA, LocalSA
 from ...environments import worlds
 from ...problems import Problem, sarsa
-from ...statistics import Estimate
 from ...theory.maps.rounds import require_rule
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures
 from ._shared import late
 
 GROUPS = 5
@@ -44,7 +43,6 @@ class FedSARSA(AbstractStudy):
     step_size: float = 0.01
     local_steps: int = 10
     samples: int = 25_000
-    """The number of samples of each agent."""
     agents: tuple[int, ...] = (1, 5, 20)
     """The numbers of agents at the smallest perturbation above 0."""
     num_agents: int = 10
@@ -58,7 +56,6 @@ class FedSARSA(AbstractStudy):
     inverse_temperature: float = 0.02
     discount: float = 0.2
     problem_key: int = 0
-    """The key of the random environments."""
 
     claim: ClassVar[int] = 27
     figure_size: ClassVar[tuple[float, float]] = (7.2, 2.9)

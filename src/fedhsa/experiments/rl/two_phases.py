@@ -10,8 +10,7 @@ from ..._random import host_generator
 from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA, LocalSA
 from ...environments import Model
 from ...problems import Problem, q_learning
-from ...statistics import Estimate
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures, rows_of
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, rows_of
 from ._shared import late, max_error
 
 RECORDS = 400
@@ -40,7 +39,6 @@ class TwoPhases(AbstractStudy):
     """The probability that a state-action pair has reward 1 instead of 0."""
     discount: float = 0.99
     problem_key: int = 0
-    """The key of the random mazes."""
 
     claim: ClassVar[int] = 28
     figure_size: ClassVar[tuple[float, float]] = (7.2, 3.0)

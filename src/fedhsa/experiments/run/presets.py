@@ -1,53 +1,20 @@
 """Every experiment with its settings: those stated in the paper, and those in its authors' public scripts."""
 
 import dataclasses
+import functools
+import importlib
 import inspect
+import pkgutil
+from collections.abc import Callable
 from typing import Any
 
 from ... import _check
 from ...problems import PROBLEMS
 from .. import PRESETS
-from ..field.delays import Delays
-from ..field.fixed_points import FixedPoints
-from ..field.garnet import Garnet
-from ..field.personal import Personal
-from ..field.quadratics import Quadratics
-from ..field.replay import Replay
-from ..field.rounds import Rounds
-from ..field.scaffnew import Probability
-from ..field.speedup import Speedup
-from ..field.stationary import Stationary
-from ..field.systems import Systems
-from ..paper.cohort import Cohort
-from ..paper.communication import Communication
 from ..paper.comparison import Comparison
-from ..paper.corollary import Corollary
-from ..paper.drift import Drift
-from ..paper.proposition import Proposition
-from ..paper.sampling import Sampling
-from ..paper.saturation import Saturation
 from ..paper.sweep import AgentSweep
-from ..rl.a3c import A3C
-from ..rl.fast_fedpg import FastFedPG
-from ..rl.fed_dvr_q import DoublyReduced
-from ..rl.fed_kl import KLPenalties
-from ..rl.fed_pg_br import RobustGradients
-from ..rl.fed_svrpg import FedSVRPG
-from ..rl.importance import Importance
-from ..rl.npg import NaturalGradients
-from ..rl.one_shot import OneShot
-from ..rl.pavg import PAvg
-from ..rl.qavg import QAvg
-from ..rl.sarsa import FedSARSA
-from ..rl.two_phases import TwoPhases
 from ..study.base import AbstractStudy
 from ..study.instance import Instance
-from ..variants.adversaries import Adversaries
-from ..variants.boundary import Boundary
-from ..variants.compressed import CompressedStudy
-from ..variants.extrapolation import Extrapolation
-from ..variants.one_exchange import OneExchange
-from ..variants.participation import Participation
 
 B_LEVEL = (
     "The paper does not say how b_i is drawn: it is N(0, I) + 100 N(0, I), as in the authors' scripts for the noisy "
@@ -96,6 +63,8 @@ FRESH = (
     "The scripts draw a new problem, new noise and a new start for every number of agents, one run each; here all "
     "numbers of agents share one problem, whose first agents they take."
 )
+FOLDERS = ("paper", "field", "variants", "rl")
+"""The folders of studies, in the order of the page; within a folder they are in the order of their claims."""
 
 
 def studies(preset: str = "paper") -> dict[str, AbstractStudy]:
@@ -107,13 +76,21 @@ def studies(preset: str = "paper") -> dict[str, AbstractStudy]:
     """
     _check.choice("preset", preset, PRESETS)
     figures = _paper() if preset == "paper" else _scripts()
-    studies = [Proposition(), Cohort(), Sampling(), Corollary(), Drift(), Saturation(), Communication()]
-    field = [Garnet(), Speedup(), FixedPoints(), Probability(), Quadratics(), Delays(), Rounds(), Systems()]
-    field += [Stationary(), Personal(), Replay()]
-    variants = [Boundary(), CompressedStudy(), Participation(), Extrapolation(), OneExchange(), Adversaries()]
-    rl = [Importance(), OneShot(), QAvg(), FedSARSA(), TwoPhases(), DoublyReduced(), NaturalGradients(), KLPenalties()]
-    rl += [RobustGradients(), A3C(), PAvg(), FastFedPG(), FedSVRPG()]
-    return {experiment.name: experiment for experiment in (*figures, *studies, *field, *variants, *rl)}
+    return {study.name: study for study in (*figures, *(named() for named in _named()))}
+
+
+@functools.cache
+def _named() -> list[Callable[..., AbstractStudy]]:
+    """Returns the studies that have a name without a preset; a file in one of the folders is all that they need."""
+    found = []
+    for folder in FOLDERS:
+        package = importlib.import_module(f"..{folder}", __package__)
+        modules = [entry.name for entry in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")]
+        for module in modules:
+            importlib.import_module(module)
+        named = [s for s in AbstractStudy.__subclasses__() if s.__module__ in modules and hasattr(s, "name")]
+        found += sorted(named, key=lambda study: study.claim)
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The interface of a study, with its outcome and its checks of claims, and the helpers that all studies share."""
 
+from ...statistics import Estimate as Estimate
 from . import figures as figures
 from .base import AbstractStudy as AbstractStudy
 from .base import Outcome as Outcome

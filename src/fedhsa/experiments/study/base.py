@@ -78,6 +78,11 @@ class AbstractStudy(abc.ABC):
 
     Subclasses are frozen dataclasses too, without a decorator: they add their settings as fields with defaults. `run`
     is slow and its outcome is stored on disk; all other methods are fast functions of the outcome.
+
+    Settings of these names mean the same in all studies, and are documented where they mean something else: `instance`
+    is the random problem, or one cohort of its agents, of which there are `copies`; `problem_key` is its key,
+    `num_states` the number of states of TD problems and environments, `num_components` that of components of finite
+    sums, and `eigenvalues` their range; `samples` counts the observations of each agent.
     """
 
     def __init_subclass__(cls) -> None:

@@ -13,9 +13,8 @@ from ...algorithms import AbstractAlgorithm, Byzantine, FedHSA, Robust
 from ...algorithms.attacks import AbstractAttack, Shift, SignFlip
 from ...algorithms.rules import AbstractRule, ConcentrationFilter, CoordinateMedian, GeometricMedian, TrimmedMean
 from ...problems import Problem, quadratic
-from ...statistics import Estimate
 from ...theory.exact import round_map
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures
 
 MEAN, MEDIAN, TRIMMED, GEOMETRIC, FILTER = "mean", "median", "trimmed mean", "geometric median", "filter"
 PLACES = {"operators": (True, False), "displacements": (False, True), "both": (True, True)}

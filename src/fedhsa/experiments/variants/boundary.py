@@ -33,11 +33,9 @@ class Boundary(AbstractStudy):
     num_agents: int = 20
     dim: int = 10
     num_states: int = 20
-    """The number of states of the TD problem."""
     min_eigenvalue: float = 1e-6
     """The smallest curvature of every agent of the quadratic problem."""
     problem_key: int = 0
-    """The key of the random problems."""
     local_steps: tuple[int, ...] = (1, 2, 3, 5, 10, 30, 100, 1000)
     parts: tuple[float, ...] = (0.1, 0.25, 0.5, 0.8, 1.25, 2.0, 4.0)
     """The step size times local steps, relative to the boundary at the most local steps."""

@@ -8,12 +8,11 @@ from ... import statistics
 from ...algorithms import AbstractAlgorithm, Compressed, FedHSA
 from ...algorithms.codecs import AbstractCodec, Quantised, RandK, Sign, TopK
 from ...problems import Problem, quadratic
-from ...statistics import Estimate
 from ...theory import predict
 from ...theory.laws import compression as laws
 from ...theory.laws.participation import mean_operators
 from ...theory.prediction import FLOAT_BYTES
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures, second_half
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, second_half
 from ..study.instance import repeated
 
 PLAIN = "uncompressed"

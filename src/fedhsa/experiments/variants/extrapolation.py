@@ -65,7 +65,6 @@ class Extrapolation(AbstractStudy):
     step_size: float = 0.1
     """The smaller of the two step sizes."""
     copies: tuple[int, ...] = (1, 4, 16, 64)
-    """The numbers of copies of the cohort."""
     step_sweep: tuple[float, ...] = (0.05, 0.1, 0.2)
     """The step sizes with the most agents; half of `step_size` must be included."""
     rounds: int = 1800

@@ -46,7 +46,6 @@ class OneExchange(AbstractStudy):
     min_eigenvalue: float = 0.1
     """The smallest curvature of every agent."""
     problem_key: int = 0
-    """The key of the random quadratic problem."""
     slopes: tuple[float, ...] = (0.1, 1.0)
     """The slopes of the two scalar operators."""
     local_steps: tuple[int, ...] = (2, 10, 50)

@@ -12,11 +12,10 @@ from ... import statistics
 from ...algorithms import SCAFFOLD, AbstractAlgorithm, FedHSA, LocalSA, Partial, cost
 from ...algorithms.sampling import AbstractSampling, Availability, Bernoulli, UniformSampling, WeightedSampling
 from ...problems import Problem, quadratic
-from ...statistics import Estimate
 from ...theory import predict
 from ...theory.laws import participation as laws
 from ...theory.prediction import FLOAT_BYTES
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, figures
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, figures
 
 FED, ALL, LOCAL, SCAFFOLDED = "FedHSA", "FedHSA, all answer", "Local SA", "SCAFFOLD"
 WEIGHTED = "Horvitz-Thompson"
