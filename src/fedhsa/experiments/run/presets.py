@@ -15,54 +15,38 @@ from ..paper.comparison import Comparison
 from ..paper.sweep import AgentSweep
 from ..study.base import AbstractStudy
 from ..study.instance import Instance
+from ..study.texts import paragraphs
 
-B_LEVEL = (
-    "The paper does not say how b_i is drawn: it is N(0, I) + 100 N(0, I), as in the authors' scripts for the noisy "
-    "runs, so that the agents' own minima lie far apart."
-)
-CURVATURE = (
-    "The paper does not say how A_i is drawn: it is R'R/d for a Gaussian matrix R, shifted to the smallest eigenvalue "
-    "1; Q_i is Gaussian, scaled to the spectral radius 1/1.2."
-)
-INDEFINITE = (
-    "The paper does not say how its nonconvex agents are drawn: here the first one is positive definite, every later "
-    "one has a direction of negative curvature, and the average over the first m agents is positive "
-    "definite for every m."
-)
-TD_STEP = "The paper gives no step for TD: 0.03, as in the authors' scripts."
-TD_LAW = (
-    "Kernels are normalised uniform numbers, rewards uniform on [0, 2], features on [0, 1], discounts on [0.5, 0.99]. "
-    "Such kernels forget almost at once (second eigenvalue about 0.05): the data are nearly independent."
-)
-SLOW = (
-    "Not in the paper: the kernels stay in place with probability 0.9. That keeps their stationary laws and makes the "
-    "data correlated in time; the next state enters TD's operator, so its root moves as well."
-)
-ALIKE = (
-    "Not in the paper: 20 agents with 4 states and 2 features, half-way between equal and independently drawn ones "
-    "(heterogeneity 0.5), at the step 0.2. The setting was chosen by theory alone, before anything was simulated: the "
-    "one with the lowest floor of Local SA relative to FedHSA's of 24 on this problem (heterogeneity 0.5 and 1, chance "
-    "to stay 0, 0.9 and 0.97, 10 and 40 local steps, steps 0.05 and 0.2)."
-)
-FINITE = (
-    "The paper does not say how the components are drawn: symmetric Gaussian matrices whose eigenvalues are moved onto "
-    "[1, 10], b_ij from N(0, I), and symmetric random kernels made doubly stochastic."
-)
-SMALL = "The paper does not say which d its sweep has: it is 10 here, as in the authors' scripts."
-SCRIPTS = "Numbers of the authors' public scripts, which differ from the paper's text."
-SCRIPT_NOISE = (
-    "The scripts use their noise variance 0.5 as the standard deviation, so does this preset. Their noise starts at "
-    "uniform random numbers, here at zero: after a few rounds there is no difference."
-)
-NO_SCRIPT = "There is no public script for the nonconvex figures: the numbers are those of the convex ones."
-SHIFTED = (
-    "The script has one component per agent: a symmetric Gaussian matrix shifted to the smallest eigenvalue 0.1, times "
-    "an exponential number."
-)
-FRESH = (
-    "The scripts draw a new problem, new noise and a new start for every number of agents, one run each; here all "
-    "numbers of agents share one problem, whose first agents they take."
-)
+CHOICES = paragraphs("""
+b level: The paper does not say how b_i is drawn: it is N(0, I) + 100 N(0, I), as in the authors' scripts for the noisy
+    runs, so that the agents' own minima lie far apart.
+curvature: The paper does not say how A_i is drawn: it is R'R/d for a Gaussian matrix R, shifted to the smallest
+    eigenvalue 1; Q_i is Gaussian, scaled to the spectral radius 1/1.2.
+indefinite: The paper does not say how its nonconvex agents are drawn: here the first one is positive definite, every
+    later one has a direction of negative curvature, and the average over the first m agents is positive definite for
+    every m.
+td step: The paper gives no step for TD: 0.03, as in the authors' scripts.
+td law: Kernels are normalised uniform numbers, rewards uniform on [0, 2], features on [0, 1], discounts on [0.5, 0.99].
+    Such kernels forget almost at once (second eigenvalue about 0.05): the data are nearly independent.
+slow: Not in the paper: the kernels stay in place with probability 0.9. That keeps their stationary laws and makes the
+    data correlated in time; the next state enters TD's operator, so its root moves as well.
+alike: Not in the paper: 20 agents with 4 states and 2 features, half-way between equal and independently drawn ones
+    (heterogeneity 0.5), at the step 0.2. The setting was chosen by theory alone, before anything was simulated: the one
+    with the lowest floor of Local SA relative to FedHSA's of 24 on this problem (heterogeneity 0.5 and 1, chance to
+    stay 0, 0.9 and 0.97, 10 and 40 local steps, steps 0.05 and 0.2).
+finite: The paper does not say how the components are drawn: symmetric Gaussian matrices whose eigenvalues are moved
+    onto [1, 10], b_ij from N(0, I), and symmetric random kernels made doubly stochastic.
+small: The paper does not say which d its sweep has: it is 10 here, as in the authors' scripts.
+scripts: Numbers of the authors' public scripts, which differ from the paper's text.
+script noise: The scripts use their noise variance 0.5 as the standard deviation, so does this preset. Their noise
+    starts at uniform random numbers, here at zero: after a few rounds there is no difference.
+no script: There is no public script for the nonconvex figures: the numbers are those of the convex ones.
+shifted: The script has one component per agent: a symmetric Gaussian matrix shifted to the smallest eigenvalue 0.1,
+    times an exponential number.
+fresh: The scripts draw a new problem, new noise and a new start for every number of agents, one run each; here all
+    numbers of agents share one problem, whose first agents they take.
+""")
+"""Our choices where the paper or the scripts leave settings open, by name."""
 FOLDERS = ("paper", "field", "variants", "rl")
 """The folders of studies, in the order of the page; within a folder they are in the order of their claims."""
 
@@ -100,6 +84,7 @@ class _Family:
     name: str
     title: str
     choices: tuple[str, ...]
+    """Names of our choices."""
     start: str = "zeros"
 
     def noiseless(self, figure: str, instance: Instance, step_size: float, rounds: int) -> Comparison:
@@ -127,15 +112,19 @@ class _Family:
             "step_size": step_size,
             "rounds": rounds,
             "start": self.start,
-            "choices": self.choices,
+            "choices": _choices(*self.choices),
         }
 
 
+def _choices(*names: str) -> tuple[str, ...]:
+    return tuple(CHOICES[name] for name in names)
+
+
 def _paper() -> list[AbstractStudy]:
-    quadratic, convex = _Family("quadratic", "Quadratic losses", (CURVATURE, B_LEVEL)), {"b_level": 100.0}
-    nonconvex, bent = _Family("nonconvex", "Nonconvex agents", (INDEFINITE, B_LEVEL)), {**convex, "convex": False}
-    td = _Family("td", "TD learning", (TD_STEP, TD_LAW))
-    finite, large = _Family("finite-sum", "Finite sums", (FINITE,)), Instance("finite-sum", 200)
+    quadratic, convex = _Family("quadratic", "Quadratic losses", ("curvature", "b level")), {"b_level": 100.0}
+    nonconvex, bent = _Family("nonconvex", "Nonconvex agents", ("indefinite", "b level")), {**convex, "convex": False}
+    td = _Family("td", "TD learning", ("td step", "td law"))
+    finite, large = _Family("finite-sum", "Finite sums", ("finite",)), Instance("finite-sum", 200)
     slow = Comparison(
         "td/slow",
         "TD learning, slow chains",
@@ -145,7 +134,7 @@ def _paper() -> list[AbstractStudy]:
         rounds=1400,
         seeds=32,
         ordered=False,
-        choices=(TD_STEP, SLOW),
+        choices=_choices("td step", "slow"),
     )
     alike = Comparison(
         "td/alike",
@@ -156,7 +145,7 @@ def _paper() -> list[AbstractStudy]:
         rounds=1000,
         seeds=64,
         ordered=False,
-        choices=(ALIKE,),
+        choices=_choices("alike"),
     )
     return [
         quadratic.noiseless("2a", Instance("quadratic", 20, convex), 0.001, 1700),
@@ -172,15 +161,15 @@ def _paper() -> list[AbstractStudy]:
         alike,
         finite.noiseless("8a", large, 0.01, 50),
         finite.markov("8b", large, 0.01, 20, seeds=16),
-        finite.saying(SMALL).agents("9", _small(large), 0.01, 300),
+        finite.saying("small").agents("9", _small(large), 0.01, 300),
     ]
 
 
 def _scripts() -> list[AbstractStudy]:
-    quadratic = _Family("quadratic", "Quadratic losses", (SCRIPTS,), "normal")
-    nonconvex = _Family("nonconvex", "Nonconvex agents", (NO_SCRIPT, INDEFINITE), "normal")
-    td = _Family("td", "TD learning", (SCRIPTS, TD_LAW), "normal")
-    finite, large = _Family("finite-sum", "Finite sums", (SCRIPTS,), "normal"), Instance("finite-sum", 200)
+    quadratic = _Family("quadratic", "Quadratic losses", ("scripts",), "normal")
+    nonconvex = _Family("nonconvex", "Nonconvex agents", ("no script", "indefinite"), "normal")
+    td = _Family("td", "TD learning", ("scripts", "td law"), "normal")
+    finite, large = _Family("finite-sum", "Finite sums", ("scripts",), "normal"), Instance("finite-sum", 200)
 
     def convex(**arguments: Any) -> Instance:
         return Instance("quadratic", 20, arguments)
@@ -190,19 +179,19 @@ def _scripts() -> list[AbstractStudy]:
 
     return [
         quadratic.noiseless("2a", convex(min_eigenvalue=1e-6), 0.01, 600),
-        quadratic.saying(SCRIPT_NOISE).markov("2b", convex(b_level=100.0, noise_std=0.5), 0.01, 2000),
-        quadratic.saying(FRESH).agents("3", convex(min_eigenvalue=10.0, noise_std=1.0), 0.01, 400),
+        quadratic.saying("script noise").markov("2b", convex(b_level=100.0, noise_std=0.5), 0.01, 2000),
+        quadratic.saying("fresh").agents("3", convex(min_eigenvalue=10.0, noise_std=1.0), 0.01, 400),
         nonconvex.noiseless("4a", bent(), 0.01, 600),
-        nonconvex.saying(SCRIPT_NOISE).markov("4b", bent(b_level=100.0, noise_std=0.5), 0.01, 2000),
-        nonconvex.saying(FRESH).agents("5", bent(min_eigenvalue=10.0, noise_std=1.0), 0.01, 400),
+        nonconvex.saying("script noise").markov("4b", bent(b_level=100.0, noise_std=0.5), 0.01, 2000),
+        nonconvex.saying("fresh").agents("5", bent(min_eigenvalue=10.0, noise_std=1.0), 0.01, 400),
         td.noiseless("6a", Instance("td", 200), 0.03, 2000),
         td.markov("6b", Instance("td", 200), 0.03, 2000),
-        td.saying(FRESH).agents("7", Instance("td", 200), 0.03, 2000),
-        finite.saying(SHIFTED).noiseless(
+        td.saying("fresh").agents("7", Instance("td", 200), 0.03, 2000),
+        finite.saying("shifted").noiseless(
             "8a", large.change("num_components", 1).change("min_eigenvalue", 0.1), 0.01, 500
         ),
-        finite.saying(FINITE).markov("8b", large, 0.01, 60, seeds=16),
-        finite.saying(FINITE, FRESH).agents("9", _small(large), 1e-3, 4000),
+        finite.saying("finite").markov("8b", large, 0.01, 60, seeds=16),
+        finite.saying("finite", "fresh").agents("9", _small(large), 1e-3, 4000),
     ]
 
 
