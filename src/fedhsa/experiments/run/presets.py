@@ -77,6 +77,16 @@ def _named() -> list[Callable[..., AbstractStudy]]:
     return found
 
 
+KINDS = {
+    "noiseless": "no noise",
+    "markov": "Markov noise",
+    "slow": "slow chains",
+    "alike": "agents that are alike",
+    "agents": "more and more agents",
+}
+"""The end of the name of a figure, and of its title."""
+
+
 @dataclasses.dataclass(frozen=True)
 class _Family:
     """The settings that the figures of one family share."""
@@ -87,37 +97,27 @@ class _Family:
     """Names of our choices."""
     start: str = "zeros"
 
-    def noiseless(self, figure: str, instance: Instance, step_size: float, rounds: int) -> Comparison:
-        settings = self._settings("noiseless", "no noise", figure, instance, step_size, rounds)
-        return Comparison(**settings, noiseless=True)
-
-    def markov(self, figure: str, instance: Instance, step_size: float, rounds: int, seeds: int = 32) -> Comparison:
-        settings = self._settings("markov", "Markov noise", figure, instance, step_size, rounds)
-        return Comparison(**settings, seeds=seeds)
-
-    def agents(self, figure: str, instance: Instance, step_size: float, rounds: int) -> AgentSweep:
-        more = instance.change("num_agents", 100)
-        settings = self._settings("agents", "more and more agents", figure, more, step_size, rounds)
-        return AgentSweep(**settings, seeds=16)
-
     def saying(self, *choices: str) -> "_Family":
         return dataclasses.replace(self, choices=(*self.choices, *choices))
 
-    def _settings(self, kind: str, about: str, figure: str, instance: Instance, step_size: float, rounds: int):
+    def compare(self, kind: str, *problem: Any, **others: Any) -> Comparison:
+        return Comparison(**self._settings(kind, *problem), noiseless=kind == "noiseless", **others)
+
+    def sweep(self, source: str, instance: Instance, step_size: float, rounds: int) -> AgentSweep:
+        more = instance.change("num_agents", 100)
+        return AgentSweep(**self._settings("agents", source, more, step_size, rounds), seeds=16)
+
+    def _settings(self, kind: str, source: str, instance: Instance, step_size: float, rounds: int) -> dict[str, Any]:
         return {
             "name": f"{self.name}/{kind}",
-            "title": f"{self.title}, {about}",
-            "source": f"Figure {figure}",
+            "title": f"{self.title}, {KINDS[kind]}",
+            "source": source,
             "instance": instance,
             "step_size": step_size,
             "rounds": rounds,
             "start": self.start,
-            "choices": _choices(*self.choices),
+            "choices": tuple(CHOICES[name] for name in self.choices),
         }
-
-
-def _choices(*names: str) -> tuple[str, ...]:
-    return tuple(CHOICES[name] for name in names)
 
 
 def _paper() -> list[AbstractStudy]:
@@ -125,43 +125,24 @@ def _paper() -> list[AbstractStudy]:
     nonconvex, bent = _Family("nonconvex", "Nonconvex agents", ("indefinite", "b level")), {**convex, "convex": False}
     td = _Family("td", "TD learning", ("td step", "td law"))
     finite, large = _Family("finite-sum", "Finite sums", ("finite",)), Instance("finite-sum", 200)
-    slow = Comparison(
-        "td/slow",
-        "TD learning, slow chains",
-        "Beyond the paper",
-        instance=Instance("td", 200, {"laziness": 0.9}),
-        step_size=0.03,
-        rounds=1400,
-        seeds=32,
-        ordered=False,
-        choices=_choices("td step", "slow"),
-    )
-    alike = Comparison(
-        "td/alike",
-        "TD learning, agents that are alike",
-        "Beyond the paper",
-        instance=Instance("td", 20, {"num_states": 4, "dim": 2, "heterogeneity": 0.5}),
-        step_size=0.2,
-        rounds=1000,
-        seeds=64,
-        ordered=False,
-        choices=_choices("alike"),
-    )
+    slow, alike = (dataclasses.replace(td, choices=choices) for choices in (("td step", "slow"), ("alike",)))
+    lazy = Instance("td", 200, {"laziness": 0.9})
+    small = Instance("td", 20, {"num_states": 4, "dim": 2, "heterogeneity": 0.5})
     return [
-        quadratic.noiseless("2a", Instance("quadratic", 20, convex), 0.001, 1700),
-        quadratic.markov("2b", Instance("quadratic", 20, convex), 0.001, 1500),
-        quadratic.agents("3", Instance("quadratic", 20, convex), 0.001, 2400),
-        nonconvex.noiseless("4a", Instance("quadratic", 20, bent), 0.001, 1850),
-        nonconvex.markov("4b", Instance("quadratic", 20, bent), 0.001, 1600),
-        nonconvex.agents("5", Instance("quadratic", 20, bent), 0.001, 2400),
-        td.noiseless("6a", Instance("td", 200), 0.03, 1150),
-        td.markov("6b", Instance("td", 200), 0.03, 400),
-        td.agents("7", Instance("td", 200), 0.03, 2300),
-        slow,
-        alike,
-        finite.noiseless("8a", large, 0.01, 50),
-        finite.markov("8b", large, 0.01, 20, seeds=16),
-        finite.saying("small").agents("9", _small(large), 0.01, 300),
+        quadratic.compare("noiseless", "Figure 2a", Instance("quadratic", 20, convex), 0.001, 1700),
+        quadratic.compare("markov", "Figure 2b", Instance("quadratic", 20, convex), 0.001, 1500),
+        quadratic.sweep("Figure 3", Instance("quadratic", 20, convex), 0.001, 2400),
+        nonconvex.compare("noiseless", "Figure 4a", Instance("quadratic", 20, bent), 0.001, 1850),
+        nonconvex.compare("markov", "Figure 4b", Instance("quadratic", 20, bent), 0.001, 1600),
+        nonconvex.sweep("Figure 5", Instance("quadratic", 20, bent), 0.001, 2400),
+        td.compare("noiseless", "Figure 6a", Instance("td", 200), 0.03, 1150),
+        td.compare("markov", "Figure 6b", Instance("td", 200), 0.03, 400),
+        td.sweep("Figure 7", Instance("td", 200), 0.03, 2300),
+        slow.compare("slow", "Beyond the paper", lazy, 0.03, 1400, ordered=False),
+        alike.compare("alike", "Beyond the paper", small, 0.2, 1000, seeds=64, ordered=False),
+        finite.compare("noiseless", "Figure 8a", large, 0.01, 50),
+        finite.compare("markov", "Figure 8b", large, 0.01, 20, seeds=16),
+        finite.saying("small").sweep("Figure 9", _small(large), 0.01, 300),
     ]
 
 
@@ -178,20 +159,22 @@ def _scripts() -> list[AbstractStudy]:
         return convex(**arguments, convex=False)
 
     return [
-        quadratic.noiseless("2a", convex(min_eigenvalue=1e-6), 0.01, 600),
-        quadratic.saying("script noise").markov("2b", convex(b_level=100.0, noise_std=0.5), 0.01, 2000),
-        quadratic.saying("fresh").agents("3", convex(min_eigenvalue=10.0, noise_std=1.0), 0.01, 400),
-        nonconvex.noiseless("4a", bent(), 0.01, 600),
-        nonconvex.saying("script noise").markov("4b", bent(b_level=100.0, noise_std=0.5), 0.01, 2000),
-        nonconvex.saying("fresh").agents("5", bent(min_eigenvalue=10.0, noise_std=1.0), 0.01, 400),
-        td.noiseless("6a", Instance("td", 200), 0.03, 2000),
-        td.markov("6b", Instance("td", 200), 0.03, 2000),
-        td.saying("fresh").agents("7", Instance("td", 200), 0.03, 2000),
-        finite.saying("shifted").noiseless(
-            "8a", large.change("num_components", 1).change("min_eigenvalue", 0.1), 0.01, 500
+        quadratic.compare("noiseless", "Figure 2a", convex(min_eigenvalue=1e-6), 0.01, 600),
+        quadratic.saying("script noise").compare(
+            "markov", "Figure 2b", convex(b_level=100.0, noise_std=0.5), 0.01, 2000
         ),
-        finite.saying("finite").markov("8b", large, 0.01, 60, seeds=16),
-        finite.saying("finite", "fresh").agents("9", _small(large), 1e-3, 4000),
+        quadratic.saying("fresh").sweep("Figure 3", convex(min_eigenvalue=10.0, noise_std=1.0), 0.01, 400),
+        nonconvex.compare("noiseless", "Figure 4a", bent(), 0.01, 600),
+        nonconvex.saying("script noise").compare("markov", "Figure 4b", bent(b_level=100.0, noise_std=0.5), 0.01, 2000),
+        nonconvex.saying("fresh").sweep("Figure 5", bent(min_eigenvalue=10.0, noise_std=1.0), 0.01, 400),
+        td.compare("noiseless", "Figure 6a", Instance("td", 200), 0.03, 2000),
+        td.compare("markov", "Figure 6b", Instance("td", 200), 0.03, 2000),
+        td.saying("fresh").sweep("Figure 7", Instance("td", 200), 0.03, 2000),
+        finite.saying("shifted").compare(
+            "noiseless", "Figure 8a", large.change("num_components", 1).change("min_eigenvalue", 0.1), 0.01, 500
+        ),
+        finite.saying("finite").compare("markov", "Figure 8b", large, 0.01, 60, seeds=16),
+        finite.saying("finite", "fresh").sweep("Figure 9", _small(large), 1e-3, 4000),
     ]
 
 
