@@ -12,8 +12,7 @@ from ...algorithms import GappedSA, LocalSA, LooplessSA
 from ...problems import Problem
 from ...theory import exact
 from ...theory.paper.bounds import local_sa_bias
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, figures
-from ..study.instance import Instance
+from ..study import AbstractStudy, Checks, Instance, Outcome, Runner, Table, figures
 
 CONVERGED = 1e-12
 """The part of the initial error that is left when a run ends."""

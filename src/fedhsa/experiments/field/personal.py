@@ -31,7 +31,6 @@ class Personal(AbstractStudy):
     equal_agents: tuple[int, ...] = (4, 16, 64)
     """The numbers of equal agents, for the slope of the floor."""
     target: float = 0.02
-    """The target error, relative to the initial error."""
 
     claim: ClassVar[int] = 51
     figure_size: ClassVar[tuple[float, float]] = (7.2, 3.0)

@@ -45,7 +45,6 @@ class Replay(AbstractStudy):
     """The values of epsilon; the inputs are z' = sqrt(1 - epsilon^2) z + epsilon g."""
     step_size: float = 0.2
     target: float = 1e-6
-    """The target error, relative to the first error."""
     patience: int = 20
     """The observations of a run in units of d / epsilon^2; data drop has eight times this number."""
 

@@ -21,8 +21,7 @@ from ...algorithms import (
 from ...problems import Problem
 from ...theory import correlations
 from ...theory.prediction import FLOAT_BYTES
-from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, figures, rows_of
-from ..study.instance import Instance
+from ..study import AbstractStudy, Checks, Estimate, Instance, Outcome, Runner, Table, figures, rows_of
 
 METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {
     "FedHSA": FedHSA,

@@ -9,8 +9,7 @@ import numpy as np
 from ... import statistics
 from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA
 from ...problems import Problem, garnet
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
-from ..study.instance import repeated
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures, repeated
 
 METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {"SCAFFLSA": SCAFFLSA, "FedHSA": FedHSA}
 SLACK = 0.03

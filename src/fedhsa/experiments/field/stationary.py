@@ -8,8 +8,7 @@ import numpy as np
 from ... import statistics
 from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA
 from ...problems import Problem, games, logistic
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
-from ..study.instance import repeated
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures, repeated
 
 METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {"SCAFFOLD": SCAFFLSA, "FedHSA": FedHSA}
 """SCAFFOLD is run as `SCAFFLSA`, which is the same recursion when all agents participate."""

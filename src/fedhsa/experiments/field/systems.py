@@ -9,9 +9,8 @@ from ... import statistics
 from ...algorithms import AbstractAlgorithm, AbstractWrapper, parse
 from ...engine import Result
 from ...problems import Problem
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
+from ..study import AbstractStudy, Checks, Instance, Outcome, Runner, Table, columns, figures, repeated
 from ..study.foresight import doubt, foresee, slope_doubt
-from ..study.instance import Instance, repeated
 
 ZERO = 1e-9
 """The distance from the root, relative to the initial distance, below which a run counts as being at the root."""

@@ -7,9 +7,8 @@ import numpy as np
 from ... import _check, statistics
 from ...algorithms import FedHSA
 from ...theory import Prediction
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
+from ..study import AbstractStudy, Checks, Instance, Outcome, Runner, Table, columns, figures, repeated
 from ..study.foresight import doubt, foresee, law, settling, slope_doubt
-from ..study.instance import Instance, repeated
 
 SETTLED = 0.01
 """The remaining fraction of a deviation when measuring starts; variances are then too small by its square."""

@@ -10,8 +10,7 @@ from ... import statistics
 from ...algorithms import FedHSA, LocalSA
 from ...plots._style import thinned
 from ...theory.prediction import FLOAT_BYTES
-from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, traces
-from ..study.instance import Instance
+from ..study import AbstractStudy, Checks, Estimate, Instance, Outcome, Runner, Table, columns, figures, traces
 
 NAMES = {"quadratic": "quadratic", "td": "TD"}
 ABOVE = (2, 5, 20)

@@ -8,9 +8,8 @@ import numpy as np
 
 from ... import plots, statistics
 from ...algorithms import AbstractAlgorithm, FedHSA, LocalSA
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, figures, traces
-from ..study.foresight import law
-from ..study.instance import Instance, draw_stable
+from ..study import AbstractStudy, Checks, Instance, Outcome, Runner, Table, figures, traces
+from ..study.foresight import draw_stable, law
 from .assumptions import check_assumptions, condition_sentence, examine
 
 DEEP = 1e-20
@@ -27,11 +26,9 @@ class Comparison(AbstractStudy):
     local_steps: int = 10
     rounds: int = 1500
     start: str = "zeros"
-    """The starting point of both methods: `zeros`, or `normal` for a standard normal draw."""
     ordered: bool = True
     """Whether the paper claims that FedHSA has the lower floor here."""
     choices: tuple[str, ...] = ()
-    """Our choices where the paper leaves settings open."""
 
     claim: ClassVar[int] = 3
 

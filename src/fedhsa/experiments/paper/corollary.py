@@ -11,9 +11,8 @@ from ...algorithms import FedHSA, corollary_step
 from ...problems import Problem
 from ...theory import Constants, bounds, constants
 from ...theory.paper.bounds import paper_mu
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
+from ..study import AbstractStudy, Checks, Instance, Outcome, Runner, Table, columns, figures, repeated
 from ..study.foresight import doubt, foresee, slope_doubt
-from ..study.instance import Instance, repeated
 
 FLAT = 0.1
 """The largest slope that counts as zero."""

@@ -15,8 +15,7 @@ from ...engine.batch import make_keys
 from ...problems import AbstractAgent, Problem
 from ...theory import constants
 from ...theory.paper.bounds import DRIFT
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
-from ..study.instance import Instance
+from ..study import AbstractStudy, Checks, Instance, Outcome, Runner, Table, columns, figures
 
 SLOPES = (1.9, 2.1)
 """The range of slopes that counts as 2."""
@@ -117,8 +116,7 @@ class Drift(AbstractStudy):
             ax.plot(at, self.constant * reach**2, color="black", linewidth=1.0)
             ax.set(xscale="log", yscale="log")
         figures.grid(left, right)
-        left.set_ylabel(r"largest squared drift $/\,(|e|^2 + \sigma^2)$")
-        left.set_xlabel(rf"$\eta L H$, at $H$ = {H[-1]}")
+        left.set(xlabel=rf"$\eta L H$, at $H$ = {H[-1]}", ylabel=r"largest squared drift $/\,(|e|^2 + \sigma^2)$")
         right.set_xlabel(rf"local steps $H$, at $\eta L$ = {reaches[0]:g} / {H[-1]}")
         figures.ticks(right, H)
         entries = {figures.LOOKS[family].name: figures.LOOKS[family].style for family in self.families}

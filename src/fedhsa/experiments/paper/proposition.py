@@ -9,8 +9,7 @@ from ..._linear import spectral_radius
 from ...algorithms import LocalSA
 from ...problems import Problem
 from ...theory.paper.bounds import local_sa_bias, proposition_1
-from ..study import AbstractStudy, Checks, Outcome, Runner, figures, rows_of
-from ..study.instance import Instance
+from ..study import AbstractStudy, Checks, Instance, Outcome, Runner, figures, rows_of
 
 TOLERANCE = 1e-8
 """The largest relative difference between the limit and the closed form."""

@@ -9,9 +9,8 @@ from ...algorithms import FedHSA
 from ...problems import Problem
 from ...sources import FiniteChain, Transitions
 from ...theory import Prediction, first_order_covariance, mixing
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, figures
+from ..study import AbstractStudy, Checks, Instance, Outcome, Runner, Table, figures
 from ..study.foresight import doubt, foresee, settling
-from ..study.instance import Instance
 
 SETTLED = 0.01
 """The remaining fraction of a deviation when measuring starts; variances are then too small by its square."""

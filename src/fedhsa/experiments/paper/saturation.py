@@ -11,9 +11,8 @@ from ... import statistics
 from ...algorithms import FedHSA
 from ...problems import Problem
 from ...theory import Prediction, constants
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
+from ..study import AbstractStudy, Checks, Instance, Outcome, Runner, Table, columns, figures, repeated
 from ..study.foresight import WIDEST, doubt, foresee, settling, slope_doubt
-from ..study.instance import Instance, repeated
 
 LOOKS = {
     "markov": figures.Look("TD, Markov sampling", "#0072B2", "o"),

@@ -11,8 +11,7 @@ from ...algorithms import FedDVRQ, LocalSA
 from ...algorithms.codecs import WORD, Uniform
 from ...environments import worlds
 from ...problems import Problem, q_learning
-from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures
-from ._shared import max_error
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, max_error
 
 REFERENCE = 0.9
 """The discount at which the number of agents varies, and to which `batch` refers."""

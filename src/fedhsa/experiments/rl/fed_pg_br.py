@@ -19,8 +19,7 @@ from ...environments.rollouts import play
 from ...problems import Problem, policy_gradient
 from ...problems.base import AbstractAgentWrapper
 from ...sources import AbstractSource
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
-from ._shared import late
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures, late
 
 BR, PLAIN = "FedPG-BR", "GPOMDP"
 NOBODY = "nobody"

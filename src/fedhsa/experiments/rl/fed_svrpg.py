@@ -9,8 +9,7 @@ from ..._random import host_generator
 from ...algorithms import MomentumSA
 from ...environments import Model
 from ...problems import Problem, policy_gradient
-from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures
-from ._shared import late
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, late
 
 MOST_AGENTS = 20
 EVERY = 2
@@ -162,11 +161,11 @@ class FedSVRPG(AbstractStudy):
         small, large = self.step_sizes[0], self.step_sizes[-1]
         floors = [f"{late(outcome.arrays[f'N = {N}'], 0.5).mean():.2e}" for N in self.agents]
         less = [f"{self.reduction(outcome, step):.2f} at step {step:g}" for step in self.step_sizes]
-        drifts = []
-        for h in self.heterogeneity:
-            ends = (self.drift(outcome, h, self.beta), self.drift(outcome, h, 1.0))
-            ends += (self.drift(outcome, h, self.beta, self.smaller),)
-            drifts.append("{:.2e}, {:.2e} and {:.1e} at h = {:g}".format(*ends, h))
+        drifts = [
+            f"{self.drift(outcome, h, self.beta):.2e}, {self.drift(outcome, h, 1.0):.2e} and "
+            f"{self.drift(outcome, h, self.beta, self.smaller):.1e} at h = {h:g}"
+            for h in self.heterogeneity
+        ]
         return [
             f"With N = {', '.join(map(str, self.agents))} equal agents |grad J|^2 stays at {', '.join(floors)}: to the "
             f"power {self.speed_up(outcome):.2f} of N. FedPG's floor is FedSVRPG-M's times {', '.join(less)}.",

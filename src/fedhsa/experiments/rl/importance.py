@@ -10,8 +10,7 @@ from ..._random import host_generator
 from ...algorithms import AbstractAlgorithm, FedHSA, ImportanceAveraging, LocalSA
 from ...environments import worlds
 from ...problems import Problem, q_learning
-from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures
-from ._shared import late, max_error, reached
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, late, max_error, reached
 
 NAMES = {"importance": "importance averaging", "equal": "equal averaging", "FedHSA": "FedHSA"}
 SOURCE = 2000

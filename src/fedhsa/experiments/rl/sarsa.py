@@ -10,8 +10,7 @@ from ...algorithms import AbstractAlgorithm, FedHSA, LocalSA
 from ...environments import worlds
 from ...problems import Problem, sarsa
 from ...theory.maps.rounds import require_rule
-from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures
-from ._shared import late
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, late
 
 GROUPS = 5
 """The number of groups into which states, and actions, are aggregated."""
@@ -178,12 +177,11 @@ class FedSARSA(AbstractStudy):
             f"With more agents the squared distance from the common root falls to the power {power:.2f} of "
             "their number.",
             f"From the first agent's own root, {self.num_agents} agents stay at {', '.join(said)}.",
-            f"FedHSA's correction does not remove that: at eps = {last['perturbation']:g} its distance is "
-            f"{gain:.3f} times as large, squared. The distance lies between "
-            "two solutions, and every method that solves the common problem keeps it. What a correction can remove is "
-            f"the drift of Local SA away from the common root, and that is {', '.join(drifts)}, squared: nothing here. "
-            f"From the common root FedHSA's squared distance is {noise:.2f} times "
-            "FedSARSA's.",
+            f"FedHSA's correction does not remove that: at eps = {last['perturbation']:g} its distance is {gain:.3f} "
+            "times as large, squared. The distance lies between two solutions, and every method that solves the common "
+            "problem keeps it. What a correction can remove is the drift of Local SA away from the common root, and "
+            f"that is {', '.join(drifts)}, squared: nothing here. From the common root FedHSA's squared distance is "
+            f"{noise:.2f} times FedSARSA's.",
         ]
 
     def table(self, outcome: Outcome) -> Table:

@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias, dataclass_transform
 
+import jax.numpy as jnp
 import numpy as np
 
 from ...algorithms import AbstractAlgorithm
@@ -82,7 +83,9 @@ class AbstractStudy(abc.ABC):
     Settings of these names mean the same in all studies, and are documented where they mean something else: `instance`
     is the random problem, or one cohort of its agents, of which there are `copies`; `problem_key` is its key,
     `num_states` the number of states of TD problems and environments, `num_components` that of components of finite
-    sums, and `eigenvalues` their range; `samples` counts the observations of each agent.
+    sums, and `eigenvalues` their range; `start` is the starting point of all runs, `zeros` or `normal` for a standard
+    normal draw; `samples` counts the observations of each agent; `target` is the error to reach, relative to the first
+    one; `choices` are ours where the paper leaves settings open.
     """
 
     def __init_subclass__(cls) -> None:
@@ -181,3 +184,19 @@ def rows_of(outcome: Outcome, table: str = "rows", **values: Any) -> list[dict[s
 def second_half(curves: np.ndarray) -> np.ndarray:
     """Returns the mean of each seed over the second half of its curve, `(seeds,)`; `curves` are `(seeds, records)`."""
     return curves[:, curves.shape[1] // 2 :].mean(1)
+
+
+def late(curves: np.ndarray, part: float = 0.25) -> np.ndarray:
+    """Returns the mean over the last part of every curve, `(seeds,)`."""
+    return curves[:, -max(1, round(part * curves.shape[1])) :].mean(1)
+
+
+def reached(curve: np.ndarray, level: float) -> int | None:
+    """Returns the first record at or below a level, or None."""
+    below = np.flatnonzero(curve <= level)
+    return int(below[0]) if len(below) else None
+
+
+def max_error(snapshot: Any) -> Any:
+    r"""Returns the largest error of an entry, $\|Q - Q^\star\|_\infty$."""
+    return jnp.max(abs(snapshot.theta - snapshot.theta_star))

@@ -12,8 +12,7 @@ from ...theory import predict
 from ...theory.laws import compression as laws
 from ...theory.laws.participation import mean_operators
 from ...theory.prediction import FLOAT_BYTES
-from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, second_half
-from ..study.instance import repeated
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, repeated, second_half
 
 PLAIN = "uncompressed"
 PART, LEVELS = 0.3, 4
@@ -185,9 +184,7 @@ class CompressedStudy(AbstractStudy):
             f"root (squared) whatever the step, and with differences the root is reached (squared error {worst:.1g}).",
             f"With noise, at step {self.middle:g}, floors relative to that of uncompressed FedHSA: {floors}. "
             f"{self.copies} times the agents divide the floor by: {speed}.",
-            "Bytes that agents send until an error relative to those of uncompressed FedHSA: "
-            + self._prices(outcome)
-            + ".",
+            f"Bytes that agents send until an error relative to those of uncompressed FedHSA: {self._prices(outcome)}.",
         ]
 
     def _prices(self, outcome: Outcome) -> str:

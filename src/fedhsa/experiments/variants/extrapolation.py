@@ -13,9 +13,8 @@ from ... import statistics
 from ...algorithms import AbstractAlgorithm, FedHSA, LocalSA, RichardsonRomberg
 from ...problems import quadratic
 from ...theory import Prediction, correlations
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
+from ..study import AbstractStudy, Checks, Instance, Outcome, Runner, Table, columns, figures, repeated
 from ..study.foresight import WIDEST, doubt, foresee, settling, slope_doubt
-from ..study.instance import Instance, repeated
 
 METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {"FedHSA": FedHSA, "LocalSA": LocalSA}
 PLAIN, EXTRAPOLATED = 0, 1

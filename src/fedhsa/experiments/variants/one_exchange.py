@@ -14,8 +14,7 @@ from ...problems import Problem, quadratic
 from ...theory import correlations, exact, predict
 from ...theory.laws.first_order import bias_of
 from ...theory.maps.rounds import LocalRule
-from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures, rows_of
-from ..study.instance import Instance, repeated
+from ..study import AbstractStudy, Checks, Instance, Outcome, Runner, Table, columns, figures, repeated, rows_of
 from .contraction import fed_hsa_boundary, one_exchange_boundary, one_exchange_map
 
 METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {
