@@ -312,5 +312,4 @@ def _norm(vector: np.ndarray) -> float:
 
 
 def _colours(steps: tuple[float, ...]) -> list[str]:
-
     return [figures.FALLBACK[k] for k in (0, 1, 2, 4)][: len(steps)]

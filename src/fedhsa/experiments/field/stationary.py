@@ -236,9 +236,8 @@ class Stationary(AbstractStudy):
             for ax, value in ((left, law.bias(N)), (right, N * law.square(N))):
                 ax.axhline(value, color="0.5", linestyle=figures.DOTS, linewidth=0.8, zorder=0)
         left.set(xlabel=r"step $\gamma$", ylabel=r"bias / $\gamma$", ylim=(0, None))
-        right.set(
-            xlabel=r"step $\gamma$", ylabel=r"mean squared error $\times N / \gamma$", xlim=(0, None), ylim=(0, None)
-        )
+        right.set(xlabel=r"step $\gamma$", ylabel=r"mean squared error $\times N / \gamma$")
+        right.set(xlim=(0, None), ylim=(0, None))
         entries = {
             f"{name}, $N$ = {N}": figures.dots(looks[name], marker, 4.5)
             for name in self.methods

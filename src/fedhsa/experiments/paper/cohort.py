@@ -113,10 +113,9 @@ class Cohort(AbstractStudy):
             ax.set(xscale="log", xlabel="number of agents $M$")
             figures.ticks(ax, agents)
         left.set(yscale="log", ylabel="variance of the error")
-        right.set_ylabel(r"$M \times$ variance, by prediction")
         right.axhline(1, color="0.55", linewidth=0.8, zorder=1)
         low, high = right.get_ylim()
-        right.set_ylim(min(low, 0.8), max(high, 1.2))
+        right.set(ylabel=r"$M \times$ variance, by prediction", ylim=(min(low, 0.8), max(high, 1.2)))
         entries = {figures.LOOKS[family].name: figures.LOOKS[family].style for family in self.families}
         entries["prediction"] = figures.dashed()
         figures.legend(figure, entries, len(entries), title=f"FedHSA, 95 % intervals, {self.seeds} seeds")

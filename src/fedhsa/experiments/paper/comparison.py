@@ -80,9 +80,6 @@ class Comparison(AbstractStudy):
     def table(self, outcome: Outcome) -> Table:
         return traces.table(outcome)
 
-    def notes(self) -> list[str]:
-        return list(self.choices)
-
     def _check_noiseless(self, outcome: Outcome, checks: Checks) -> None:
         fed, local = (outcome.arrays[f"{name}/error"][0] for name in ("FedHSA", "LocalSA"))
         until, law = max(2, _reached(fed)), outcome.arrays["FedHSA/predicted"]

@@ -121,8 +121,7 @@ class Sampling(AbstractStudy):
             above.set_title(figures.LOOKS[family].name, fontsize=9)
             figures.ticks(below, at)
             low, high = below.get_ylim()
-            below.set_ylim(min(low, 0.85), max(high, 1.15))
-            below.set_xlabel("slowdown of the chains, 1 / (1 - laziness)")
+            below.set(xlabel="slowdown of the chains, 1 / (1 - laziness)", ylim=(min(low, 0.85), max(high, 1.15)))
         axes[0, 0].set_ylabel("floor relative to i.i.d. sampling")
         axes[1, 0].set_ylabel("by prediction")
         colour = figures.COLOURS["FedHSA"]

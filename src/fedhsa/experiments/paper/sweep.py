@@ -115,6 +115,3 @@ class AgentSweep(AbstractStudy):
 
     def table(self, outcome: Outcome) -> Table:
         return traces.table(outcome)
-
-    def notes(self) -> list[str]:
-        return list(self.choices)

@@ -161,8 +161,8 @@ class AbstractStudy(abc.ABC):
         return columns(list(rows[0]), [list(row.values()) for row in rows])
 
     def notes(self) -> list[str]:
-        """Returns our choices where the paper gives no details, one sentence for each."""
-        return []
+        """Returns our choices where the paper gives no details; by default, those of the field `choices`, if any."""
+        return [*getattr(self, "choices", ())]
 
 
 def columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
