@@ -166,13 +166,12 @@ class FixedPoints(AbstractStudy):
         ax.legend(frameon=False, title=rf"$\gamma$ = {self.steps[0]:g} / L", loc="upper right", labelspacing=0.3)
 
     def summary(self, outcome: Outcome) -> list[str]:
-        said, tight = [], max(row["fixed"] / row["bound"] for row in outcome.facts["rows"] if row["H"] > 1)
-        for family, name in NAMES.items():
-            rows = self._rows(outcome, family, self.steps[0])
-            said.append(
-                f"{rows[1]['fixed']:.3g} at H = {rows[1]['H']} and {rows[-1]['fixed']:.3g} at H = {rows[-1]['H']} on "
-                f"the {name} problem"
-            )
+        tight = max(row["fixed"] / row["bound"] for row in outcome.facts["rows"] if row["H"] > 1)
+        ends = {name: self._rows(outcome, family, self.steps[0])[1:] for family, name in NAMES.items()}
+        said = [
+            f"{few['fixed']:.3g} at H = {few['H']} and {many['fixed']:.3g} at H = {many['H']} on the {name} problem"
+            for name, (few, *_, many) in ends.items()
+        ]
         ratios = [self._coin_ratio(outcome, row) for row in outcome.facts["rows"] if row["H"] > 1]
         early = self._rows(outcome, "logistic", self.steps[0])
         return [

@@ -159,7 +159,8 @@ class Quadratics(AbstractStudy):
         return {"color": colour, "linestyle": dashes}
 
     def summary(self, outcome: Outcome) -> list[str]:
-        speed = {label: speedups(outcome, label)[self._common()] for label in outcome.facts["speeds"]}
+        common = self.tried_steps.index(self.common_step)
+        speed = {label: speedups(outcome, label)[common] for label in outcome.facts["speeds"]}
         few, many = self.local_steps[0], self.local_steps[-1]
         spread = speedups(outcome, f"SCAFFOLD {many}")
         tuned = {(row["method"], row["K"], row["G"]): row for row in outcome.facts["rows"]}
@@ -228,9 +229,6 @@ class Quadratics(AbstractStudy):
         """Yields the speed-up over SGD, measured and from the spectral radius, at each common step size."""
         for step, measured in zip(self.tried_steps, speedups(outcome, f"{method} {K}"), strict=True):
             yield measured, math.log(RADII[method](step, K)) / math.log(1 - step / 2)
-
-    def _common(self) -> int:
-        return self.tried_steps.index(self.common_step)
 
     def table(self, outcome: Outcome) -> Table:
         rows = outcome.facts["rows"]

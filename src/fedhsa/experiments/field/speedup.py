@@ -45,9 +45,8 @@ class Speedup(AbstractStudy):
     def seconds(self) -> float:
         agents = sum(self.equal_agents) + sum(self.heterogeneous_agents)
         runs = len(self.local_steps) * len(METHODS)
-        return runs * (
-            2.0 * len(self.equal_agents + self.heterogeneous_agents) + 1.5e-7 * agents * self.samples * self.seeds
-        )
+        programs = 2.0 * len(self.equal_agents + self.heterogeneous_agents)
+        return runs * (programs + 1.5e-7 * agents * self.samples * self.seeds)
 
     def sweeps(self) -> dict[str, tuple[int, ...]]:
         """Returns the numbers of agents of each setting."""

@@ -55,7 +55,7 @@ def render(report: Report) -> str:
             "</div>\n",
             _contents(groups),
             '<a class="to-contents" href="#contents">Contents</a>\n<div class="body">\n',
-            *(family(name, group, row_ids(sections)) for name, group in groups.items()),
+            *(family(name, group, row_ids(claims)) for name, group in groups.items()),
             claims_table(claims, sections),
             _statistics(claims),
             _provenance(report),

@@ -65,17 +65,17 @@ def is_broad(section: StoredStudy) -> bool:
     return size is not None and size[0] > BROAD
 
 
-def family(name: str, group: list[StoredStudy], row_ids: dict[str, list[str]]) -> str:
-    """Returns the experiments of one family as HTML."""
-    inner = "".join(_experiment(section, row_ids.get(section.experiment.name, [])) for section in group)
+def family(name: str, group: list[StoredStudy], rows: dict[Check, str]) -> str:
+    """Returns the experiments of one family as HTML; `rows` has the anchors of their checks in the table of claims."""
+    inner = "".join(_experiment(section, rows) for section in group)
     return chapter(slug(name), name, f'<div class="studies">\n{inner}</div>\n')
 
 
-def _experiment(section: StoredStudy, row_ids: list[str]) -> str:
+def _experiment(section: StoredStudy, ids: dict[Check, str]) -> str:
     experiment, manifest = section.experiment, section.manifest
     checks = items(
-        f'{chip(check.verdict)} <a href="#{row_id}">{words(title_of(check))}</a> <small>claim {check.claim}</small>'
-        for check, row_id in zip(section.checks, row_ids, strict=True)
+        f'{chip(check.verdict)} <a href="#{ids[check]}">{words(title_of(check))}</a> <small>claim {check.claim}</small>'
+        for check in section.checks
     )
     notes = items(words(note) for note in experiment.notes())
     command = manifest.get("command") or f"fedhsa reproduce {section.experiment.name}"
@@ -190,10 +190,11 @@ def claims_table(claims: list[Claim], sections: list[StoredStudy]) -> str:
         return chip(check.verdict), heading(statement), *numbers
 
     titles = {section.experiment.name: section.experiment.title for section in sections}
+    anchors = row_ids(claims)
     header = ("Verdict", "Check", "Measured", f"{100 * LEVEL:g} % interval", "Expected")
     parts = []
     for claim in claims:
-        ids = [_row_id(claim.number, i + 1) for i in range(len(claim.checks))]
+        ids = [anchors[check] for check in claim.checks]
         inner = table(f"Checks of claim {claim.number}", header, map(row, claim.checks), "checked", ids)
         inner = inner if claim.checks else ""
         if claim.number == 9:
@@ -224,16 +225,6 @@ def _overview(sections: list[StoredStudy]) -> str:
     return table("Assumptions of the theory on each problem", ("Which", *links), rows, "overview") if rows else ""
 
 
-def row_ids(sections: list[StoredStudy]) -> dict[str, list[str]]:
-    """Returns, for each experiment, the rows of the claims' tables that hold its checks, in order."""
-    seen: dict[int, int] = {}
-    row_ids: dict[str, list[str]] = {}
-    for section in sections:
-        for check in section.checks:
-            seen[check.claim] = seen.get(check.claim, 0) + 1
-            row_ids.setdefault(section.experiment.name, []).append(_row_id(check.claim, seen[check.claim]))
-    return row_ids
-
-
-def _row_id(claim: int, position: int) -> str:
-    return f"check-{claim}-{position}"
+def row_ids(claims: list[Claim]) -> dict[Check, str]:
+    """Returns the anchors of the rows of the claims' tables, one for each check."""
+    return {check: f"check-{claim.number}-{k}" for claim in claims for k, check in enumerate(claim.checks, 1)}

@@ -88,10 +88,6 @@ class KLPenalties(AbstractStudy):
         other, own = (outcome.arrays[f"{n}, {step:g}"][:, -1] for n in (name, "FedKL"))
         return statistics.ratio(other, own)
 
-    def worst(self, outcome: Outcome, name: str, step: float) -> float:
-        """Returns the highest final cost among all seeds."""
-        return float(outcome.arrays[f"{name}, {step:g}"][:, -1].max())
-
     def check(self, outcome: Outcome, checks: Checks) -> None:
         for step in self.steps:
             curve = outcome.arrays[f"FedKL, {step:g}"]
@@ -104,15 +100,12 @@ class KLPenalties(AbstractStudy):
     def summary(self, outcome: Outcome) -> list[str]:
         found = []
         for step in self.steps:
-            ends = ", ".join(
-                f"{outcome.arrays[f'{name}, {step:g}'][:, -1].mean():.0f} with {name} (the worst run "
-                f"{self.worst(outcome, name, step):.0f})"
-                for name in LOOKS
-            )
+            last = {name: outcome.arrays[f"{name}, {step:g}"][:, -1] for name in LOOKS}
+            costs = [f"{cost.mean():.0f} with {name} (the worst run {cost.max():.0f})" for name, cost in last.items()]
             prox, avg = (self.by_fed_kl(outcome, name, step) for name in ("FedProx", "FedAvg"))
             found.append(
-                f"At the step {step:g} an episode costs {ends} after {self.rounds} rounds. FedProx costs {prox:.2f} "
-                f"times as much as FedKL, FedAvg {avg:.2f} times."
+                f"At the step {step:g} an episode costs {', '.join(costs)} after {self.rounds} rounds. FedProx costs "
+                f"{prox:.2f} times as much as FedKL, FedAvg {avg:.2f} times."
             )
         return found
 
