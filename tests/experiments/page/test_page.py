@@ -1,7 +1,6 @@
 """The page of a reproduction: complete, self-contained, well-formed and honest."""
 
 import base64
-import dataclasses
 import html.parser
 import pathlib
 import re
@@ -28,7 +27,6 @@ ODD = "a < b & \"c\" 'd' <script>alert(1)</script>"
 VOID = {"meta", "img", "wbr", "link"}
 
 
-@dataclasses.dataclass(frozen=True)
 class Fake(AbstractStudy):
     """Draws a line and checks what it is told to."""
 

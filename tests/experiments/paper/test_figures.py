@@ -12,7 +12,8 @@ from fedhsa.experiments.paper.sweep import AgentSweep
 from fedhsa.experiments.run import presets, store
 from fedhsa.experiments.study import traces
 from fedhsa.experiments.study.base import Outcome, Runner, StoppedError
-from fedhsa.experiments.study.instance import Instance, draw_stable
+from fedhsa.experiments.study.foresight import draw_stable
+from fedhsa.experiments.study.instance import Instance
 
 SMALL = Instance("quadratic", 4, {"dim": 3, "b_level": 20.0})
 ALIKE = Instance("quadratic", 4, {"dim": 3, "b_level": 20.0, "heterogeneity": 0.1})

@@ -1,6 +1,5 @@
 """Late updates: TD(0) whose directions arrive after random delays, with and without a rule that skips stale ones."""
 
-import dataclasses
 import math
 from typing import Any, ClassVar
 
@@ -10,10 +9,7 @@ from ... import statistics
 from ..._linear import spectral_radius
 from ...algorithms import SA, AbstractAlgorithm, Delayed
 from ...problems import Problem, td
-from ...statistics import Estimate
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns, second_half
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, second_half
 
 NAMES = {"none": "no delay", "adaptive": "delay-adaptive", "vanilla": "vanilla"}
 UNSTABLE = math.pi**2 / 2
@@ -21,7 +17,6 @@ r"""Uniform delays up to $\tau$ make $x' = -k x$ unstable from $k \tau = \pi^2 /
 RECORDS = 400
 
 
-@dataclasses.dataclass(frozen=True)
 class Delays(AbstractStudy):
     """One agent at a common step size: no delays, all late directions, and only directions that are not too stale."""
 
@@ -34,7 +29,6 @@ class Delays(AbstractStudy):
     dim: int = 10
     discount: float = 0.5
     problem_key: int = 0
-    """The key of the random chain."""
     max_delay: int = 200
     """The value in the source."""
     max_delays: tuple[int, ...] = (25, 50, 100, 200, 400)

@@ -12,10 +12,7 @@ from ...algorithms import GappedSA, LocalSA, LooplessSA
 from ...problems import Problem
 from ...theory import exact
 from ...theory.paper.bounds import local_sa_bias
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table
-from ..study.checks import Checks
-from ..study.instance import Instance
+from ..study import AbstractStudy, Checks, Instance, Outcome, Runner, Table, figures
 
 CONVERGED = 1e-12
 """The part of the initial error that is left when a run ends."""
@@ -29,7 +26,6 @@ SCHEDULES = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
 class FixedPoints(AbstractStudy):
     r"""Malinovsky's local fixed-point methods with $T_i = \mathrm{Id} + \gamma G_i$, on two problems without noise."""
 
@@ -170,13 +166,12 @@ class FixedPoints(AbstractStudy):
         ax.legend(frameon=False, title=rf"$\gamma$ = {self.steps[0]:g} / L", loc="upper right", labelspacing=0.3)
 
     def summary(self, outcome: Outcome) -> list[str]:
-        said, tight = [], max(row["fixed"] / row["bound"] for row in outcome.facts["rows"] if row["H"] > 1)
-        for family, name in NAMES.items():
-            rows = self._rows(outcome, family, self.steps[0])
-            said.append(
-                f"{rows[1]['fixed']:.3g} at H = {rows[1]['H']} and {rows[-1]['fixed']:.3g} at H = {rows[-1]['H']} on "
-                f"the {name} problem"
-            )
+        tight = max(row["fixed"] / row["bound"] for row in outcome.facts["rows"] if row["H"] > 1)
+        ends = {name: self._rows(outcome, family, self.steps[0])[1:] for family, name in NAMES.items()}
+        said = [
+            f"{few['fixed']:.3g} at H = {few['H']} and {many['fixed']:.3g} at H = {many['H']} on the {name} problem"
+            for name, (few, *_, many) in ends.items()
+        ]
         ratios = [self._coin_ratio(outcome, row) for row in outcome.facts["rows"] if row["H"] > 1]
         early = self._rows(outcome, "logistic", self.steps[0])
         return [
@@ -316,5 +311,4 @@ def _norm(vector: np.ndarray) -> float:
 
 
 def _colours(steps: tuple[float, ...]) -> list[str]:
-
     return [figures.FALLBACK[k] for k in (0, 1, 2, 4)][: len(steps)]

@@ -1,6 +1,5 @@
 """SCAFFLSA's experiment: federated TD(0) in Garnet environments, with up to ten thousand local steps."""
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
@@ -10,12 +9,9 @@ import numpy as np
 from ... import statistics
 from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA, LocalSA
 from ...problems import Problem, garnet
-from ...statistics import Estimate
 from ...theory.laws.many import ManyAgentsLaw
 from ...theory.maps.rounds import require_rule
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns, second_half
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, second_half
 
 METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {"LocalSA": LocalSA, "SCAFFLSA": SCAFFLSA, "FedHSA": FedHSA}
 RECORDS = 200
@@ -40,7 +36,6 @@ class Case(NamedTuple):
         return f"{self.setting}, N = {self.num_agents}, H = {self.local_steps}"
 
 
-@dataclasses.dataclass(frozen=True)
 class Garnet(AbstractStudy):
     """`LocalSA` (FedLSA), `SCAFFLSA` and `FedHSA` in two different environments, or in two nearly equal ones."""
 
@@ -52,7 +47,6 @@ class Garnet(AbstractStudy):
     """The number of seeds in the cases with many agents."""
     step_size: float = 0.1
     problem_key: int = 0
-    """The key of the random environments."""
     num_agents: int = 10
     many_agents: int = 100
     local_steps: tuple[int, ...] = (10, 100, 1000, 10000)

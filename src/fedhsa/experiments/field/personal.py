@@ -1,6 +1,5 @@
 """PF-LSA: agents that each find their own root, and their gain from each other."""
 
-import dataclasses
 from typing import Any, ClassVar
 
 import numpy as np
@@ -8,16 +7,13 @@ import numpy as np
 from ... import statistics
 from ...algorithms import AbstractAlgorithm, PersonalisedSA
 from ...problems import Problem, garnet
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
 
 ALONE, TOGETHER = "alone", "PF-LSA"
 RECORDS = 200
 """The number of points on a curve."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Personal(AbstractStudy):
     """TD(0) in equal to heterogeneous Garnet environments, by agents alone and by agents that share most of a step."""
 
@@ -26,7 +22,6 @@ class Personal(AbstractStudy):
     source: str = "Figure 1 of Labbi, Mangold and Moulines on personalised federated LSA"
     seeds: int = 16
     problem_key: int = 0
-    """The key of the random environments."""
     num_agents: int = 10
     heterogeneities: tuple[float, ...] = (0.0, 0.1, 0.3, 1.0)
     """The heterogeneity between the environments of even and odd agents."""
@@ -36,7 +31,6 @@ class Personal(AbstractStudy):
     equal_agents: tuple[int, ...] = (4, 16, 64)
     """The numbers of equal agents, for the slope of the floor."""
     target: float = 0.02
-    """The target error, relative to the initial error."""
 
     claim: ClassVar[int] = 51
     figure_size: ClassVar[tuple[float, float]] = (7.2, 3.0)

@@ -10,9 +10,7 @@ import numpy as np
 from ..._linear import spectral_radius
 from ...algorithms import SCAFFOLD, AbstractAlgorithm, FedHSA, LocalSA, SynchronisedSA
 from ...problems import Problem, quadratic
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, rows_of
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, figures, rows_of
 
 FIRST, LAST = 1e-8, 1e-24
 """The squared errors between which speeds are measured: after the start, and before rounding errors dominate."""
@@ -28,7 +26,6 @@ METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {
 NAMES = {"LocalSA": "LocalSA (FedAvg)", "SCAFFOLD": "SCAFFOLD", "FedHSA": "FedHSA"}
 
 
-@dataclasses.dataclass(frozen=True)
 class Quadratics(AbstractStudy):
     r"""$f_1 = \frac\beta2 x^2 + G x$ and $f_2 = -G x$, whose average has its minimum at 0 for every $G$."""
 
@@ -162,7 +159,8 @@ class Quadratics(AbstractStudy):
         return {"color": colour, "linestyle": dashes}
 
     def summary(self, outcome: Outcome) -> list[str]:
-        speed = {label: speedups(outcome, label)[self._common()] for label in outcome.facts["speeds"]}
+        common = self.tried_steps.index(self.common_step)
+        speed = {label: speedups(outcome, label)[common] for label in outcome.facts["speeds"]}
         few, many = self.local_steps[0], self.local_steps[-1]
         spread = speedups(outcome, f"SCAFFOLD {many}")
         tuned = {(row["method"], row["K"], row["G"]): row for row in outcome.facts["rows"]}
@@ -231,9 +229,6 @@ class Quadratics(AbstractStudy):
         """Yields the speed-up over SGD, measured and from the spectral radius, at each common step size."""
         for step, measured in zip(self.tried_steps, speedups(outcome, f"{method} {K}"), strict=True):
             yield measured, math.log(RADII[method](step, K)) / math.log(1 - step / 2)
-
-    def _common(self) -> int:
-        return self.tried_steps.index(self.common_step)
 
     def table(self, outcome: Outcome) -> Table:
         rows = outcome.facts["rows"]

@@ -1,6 +1,5 @@
 """Experience replay on slow chains: the observations that regression needs, in order, thinned and replayed."""
 
-import dataclasses
 import math
 from typing import Any, ClassVar
 
@@ -11,9 +10,7 @@ from ... import statistics
 from ...algorithms import AbstractAlgorithm, LocalSA, Replayed, Thinned
 from ...problems import AbstractAgent, Problem
 from ...sources import VAR1, AbstractSource
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures
 
 METHODS = ("SGD", "SGD with data drop", "SGD with replay")
 POWERS: dict[str, float] = dict(zip(METHODS, (2.0, 2.0, 1.0), strict=True))
@@ -36,7 +33,6 @@ class Regression(AbstractAgent):
         return (self.w - theta) / theta.size
 
 
-@dataclasses.dataclass(frozen=True)
 class Replay(AbstractStudy):
     """One agent whose inputs follow a Gaussian autoregression that forgets its start after 1/epsilon^2 steps."""
 
@@ -49,7 +45,6 @@ class Replay(AbstractStudy):
     """The values of epsilon; the inputs are z' = sqrt(1 - epsilon^2) z + epsilon g."""
     step_size: float = 0.2
     target: float = 1e-6
-    """The target error, relative to the first error."""
     patience: int = 20
     """The observations of a run in units of d / epsilon^2; data drop has eight times this number."""
 

@@ -19,13 +19,9 @@ from ...algorithms import (
     corollary_step,
 )
 from ...problems import Problem
-from ...statistics import Estimate
 from ...theory import correlations
 from ...theory.prediction import FLOAT_BYTES
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, rows_of
-from ..study.checks import Checks
-from ..study.instance import Instance
+from ..study import AbstractStudy, Checks, Estimate, Instance, Outcome, Runner, Table, figures, rows_of
 
 METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {
     "FedHSA": FedHSA,
@@ -42,7 +38,6 @@ SAME = 2.0
 1.5, for which the intervals were too wide."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Rounds(AbstractStudy):
     r"""Every method with $R$ samples per agent in $T$ rounds of $H = R / T$, its step size tuned on other seeds."""
 

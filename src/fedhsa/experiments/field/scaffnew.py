@@ -1,6 +1,5 @@
 """Scaffnew: the probability of communication with the fewest exchanges, as the condition number grows."""
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -11,10 +10,7 @@ from ... import statistics
 from ..._random import host_generator
 from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA, LocalSA, Scaffnew, SynchronisedSA
 from ...problems import Problem, logistic
-from ...statistics import Estimate
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns, rows_of
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, rows_of
 
 EVERY = 20
 """The number of steps between two records of Scaffnew's error."""
@@ -22,7 +18,6 @@ ROUNDS: dict[str, Callable[..., AbstractAlgorithm]] = {"SCAFFLSA": SCAFFLSA, "Fe
 NAMES = {"Scaffnew": "Scaffnew", "SCAFFLSA": "SCAFFOLD", "FedHSA": "FedHSA", "LocalSA": "LocalSA"}
 
 
-@dataclasses.dataclass(frozen=True)
 class Probability(AbstractStudy):
     r"""Exchanges that Scaffnew needs for a given error, against $p$, at $\gamma = 1/L$ and without noise."""
 
@@ -35,7 +30,6 @@ class Probability(AbstractStudy):
     num_examples: int = 8
     dim: int = 12
     problem_key: int = 0
-    """The key of the random data."""
     condition_numbers: tuple[float, ...] = (25.0, 100.0, 400.0, 1600.0)
     r"""The condition numbers $\kappa = L / \lambda$."""
     multiples: tuple[float, ...] = (0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0)

@@ -1,6 +1,5 @@
 """SCAFFLSA's speed-up: its error at stationarity with up to a thousand agents, next to FedHSA's error."""
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -10,17 +9,13 @@ import numpy as np
 from ... import statistics
 from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA
 from ...problems import Problem, garnet
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
-from ..study.instance import repeated
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures, repeated
 
 METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {"SCAFFLSA": SCAFFLSA, "FedHSA": FedHSA}
 SLACK = 0.03
 """The tolerance of slopes around -1: noise in the operators' matrices adds terms of second order in 1/N."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Speedup(AbstractStudy):
     """Copies of a cohort in Garnet environments with independent noise: only the number of agents changes."""
 
@@ -29,7 +24,6 @@ class Speedup(AbstractStudy):
     source: str = "The speed-up experiments of SCAFFLSA"
     seeds: int = 16
     problem_key: int = 0
-    """The key of the random environments."""
     equal_agents: tuple[int, ...] = (1, 10, 100, 1000)
     """The numbers of agents that are copies of one agent."""
     heterogeneous_agents: tuple[int, ...] = (10, 100, 1000)
@@ -51,9 +45,8 @@ class Speedup(AbstractStudy):
     def seconds(self) -> float:
         agents = sum(self.equal_agents) + sum(self.heterogeneous_agents)
         runs = len(self.local_steps) * len(METHODS)
-        return runs * (
-            2.0 * len(self.equal_agents + self.heterogeneous_agents) + 1.5e-7 * agents * self.samples * self.seeds
-        )
+        programs = 2.0 * len(self.equal_agents + self.heterogeneous_agents)
+        return runs * (programs + 1.5e-7 * agents * self.samples * self.seeds)
 
     def sweeps(self) -> dict[str, tuple[int, ...]]:
         """Returns the numbers of agents of each setting."""

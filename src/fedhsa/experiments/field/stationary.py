@@ -1,6 +1,5 @@
 """SCAFFOLD's stationary distribution: covariance and bias against the first-order formulas of its analysis."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
@@ -9,10 +8,7 @@ import numpy as np
 from ... import statistics
 from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA
 from ...problems import Problem, games, logistic
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
-from ..study.instance import repeated
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures, repeated
 
 METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {"SCAFFOLD": SCAFFLSA, "FedHSA": FedHSA}
 """SCAFFOLD is run as `SCAFFLSA`, which is the same recursion when all agents participate."""
@@ -53,7 +49,6 @@ def spread(method: str, H: int) -> float:
     return float(own.mean())
 
 
-@dataclasses.dataclass(frozen=True)
 class Stationary(AbstractStudy):
     """Logistic agents with different inputs and shares; the same noise drives their linearisation."""
 
@@ -67,7 +62,6 @@ class Stationary(AbstractStudy):
     """The probability with which each agent observes a 1."""
     regularisation: float = 0.01
     copies: tuple[int, ...] = (1, 8)
-    """The numbers of copies of the cohort."""
     step_sizes: tuple[float, ...] = (0.05, 0.1, 0.2)
     local_steps: int = 4
     methods: tuple[str, ...] = tuple(METHODS)
@@ -242,9 +236,8 @@ class Stationary(AbstractStudy):
             for ax, value in ((left, law.bias(N)), (right, N * law.square(N))):
                 ax.axhline(value, color="0.5", linestyle=figures.DOTS, linewidth=0.8, zorder=0)
         left.set(xlabel=r"step $\gamma$", ylabel=r"bias / $\gamma$", ylim=(0, None))
-        right.set(
-            xlabel=r"step $\gamma$", ylabel=r"mean squared error $\times N / \gamma$", xlim=(0, None), ylim=(0, None)
-        )
+        right.set(xlabel=r"step $\gamma$", ylabel=r"mean squared error $\times N / \gamma$")
+        right.set(xlim=(0, None), ylim=(0, None))
         entries = {
             f"{name}, $N$ = {N}": figures.dots(looks[name], marker, 4.5)
             for name in self.methods

@@ -9,11 +9,8 @@ from ... import statistics
 from ...algorithms import AbstractAlgorithm, AbstractWrapper, parse
 from ...engine import Result
 from ...problems import Problem
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Instance, Outcome, Runner, Table, columns, figures, repeated
 from ..study.foresight import doubt, foresee, slope_doubt
-from ..study.instance import Instance, repeated
 
 ZERO = 1e-9
 """The distance from the root, relative to the initial distance, below which a run counts as being at the root."""
@@ -54,7 +51,6 @@ NOT_RUN = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
 class Systems(AbstractStudy):
     """Every system of the paper's Table 1 on the same TD problem, with the same step size and the same data."""
 

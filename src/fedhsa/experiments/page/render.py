@@ -5,11 +5,12 @@ from html import escape
 
 from ..._numbers import duration, typeset
 from ...statistics import LEVEL
+from ..run.store import StoredStudy
 from ..study.checks import FAIL, PASS, UNDECIDED
-from ..study.claims import CLAIMS, Claim, finding, judge
+from ..study.claims import CLAIMS, Claim, finding
 from .elements import chapter, chip, day, heading, items, slug, table, words
 from .report import Report
-from .sections import FAMILIES, STUDIES, Section, claims_table, family, figure_of, is_broad, row_ids, section_of
+from .sections import FAMILIES, STUDIES, anchor, claims_table, family, figure_of, group_of, is_broad, row_ids
 
 TITLE = "FedHSA, reproduced"
 PAPER = (
@@ -38,8 +39,7 @@ BIBTEX = """@article{{zhu2025fedhsa,
 
 def render(report: Report) -> str:
     """Returns the page as text; figures are embedded, and links to their files are relative to the page's folder."""
-    sections = [section_of(entry) for entry in report.entries]
-    claims = judge(check for section in sections for check in section.checks)
+    sections, claims = [*report.entries], report.claims
     groups = _grouped(sections)
     style, script = _beside("page.css"), _beside("page.js")
     return "".join(
@@ -55,7 +55,7 @@ def render(report: Report) -> str:
             "</div>\n",
             _contents(groups),
             '<a class="to-contents" href="#contents">Contents</a>\n<div class="body">\n',
-            *(family(name, group, row_ids(sections)) for name, group in groups.items()),
+            *(family(name, group, row_ids(claims)) for name, group in groups.items()),
             claims_table(claims, sections),
             _statistics(claims),
             _provenance(report),
@@ -68,9 +68,9 @@ def _beside(name: str) -> str:
     return importlib.resources.files("fedhsa.experiments.page").joinpath(name).read_text(encoding="utf-8")
 
 
-def _grouped(sections: list[Section]) -> dict[str, list[Section]]:
+def _grouped(sections: list[StoredStudy]) -> dict[str, list[StoredStudy]]:
     """Groups the sections by family, in the paper's order, with studies last."""
-    groups = {name: [s for s in sections if s.family == name] for name in (*FAMILIES.values(), STUDIES)}
+    groups = {name: [s for s in sections if group_of(s) == name] for name in (*FAMILIES.values(), STUDIES)}
     return {name: group for name, group in groups.items() if group}
 
 
@@ -143,14 +143,14 @@ def _summary(claims: list[Claim]) -> str:
     return f"{', '.join(parts)}. Of {len(checks)} checks {good} pass."
 
 
-def _headlines(sections: list[Section]) -> str:
-    chosen = [s for name in HEADLINES for s in sections if s.name == name]
+def _headlines(sections: list[StoredStudy]) -> str:
+    chosen = [s for name in HEADLINES for s in sections if s.experiment.name == name]
     chosen = chosen if len(chosen) == 2 else sections[:2]
     if not chosen:
         return ""
     figures = "".join(
         figure_of(
-            s, f'<a href="#{escape(s.id)}">{words(s.entry.experiment.title)}</a>. {words(" ".join(s.sentences[:1]))}'
+            s, f'<a href="#{escape(anchor(s))}">{words(s.experiment.title)}</a>. {words(" ".join(s.sentences[:1]))}'
         )
         for s in chosen
     )
@@ -158,13 +158,13 @@ def _headlines(sections: list[Section]) -> str:
     return chapter("pictures", "In two pictures", f'<div class="{kind}">\n{figures}</div>\n')
 
 
-def _contents(groups: dict[str, list[Section]]) -> str:
+def _contents(groups: dict[str, list[StoredStudy]]) -> str:
     def link(to: str, text: str) -> str:
         return f'<a href="#{escape(to)}">{text}</a>'
 
     entries = []
     for name, group in groups.items():
-        inner = items(link(s.id, words(s.entry.experiment.title)) for s in group)
+        inner = items(link(anchor(s), words(s.experiment.title)) for s in group)
         entries.append(f"{link(slug(name), escape(name))}\n{inner}")
     entries += [
         link("claims", "The claims, check by check"),

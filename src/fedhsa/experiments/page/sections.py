@@ -2,7 +2,7 @@
 
 import re
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 from ..._numbers import duration, interval, typeset
@@ -41,66 +41,49 @@ BROAD = 600
 SHOWN_ELSEWHERE = ("name", "title", "source", "choices")
 
 
-class Section(NamedTuple):
-    """An experiment with its texts for the page, computed once."""
-
-    entry: StoredStudy
-    sentences: list[str]
-    checks: list[Check]
-
-    @property
-    def name(self) -> str:
-        """The name on the command line."""
-        return self.entry.experiment.name
-
-    @property
-    def id(self) -> str:
-        """The anchor of links to the experiment."""
-        return slug(self.name)
-
-    @property
-    def family(self) -> str:
-        return FAMILIES.get(self.name.partition("/")[0], STUDIES)
+def anchor(section: StoredStudy) -> str:
+    """Returns the anchor of links to an experiment."""
+    return slug(section.experiment.name)
 
 
-def section_of(entry: StoredStudy) -> Section:
-    """Computes the section of an experiment."""
-    return Section(entry, entry.experiment.summary(entry.outcome), entry.experiment.checks(entry.outcome))
+def group_of(section: StoredStudy) -> str:
+    """Returns the heading of the experiments among which it stands."""
+    return FAMILIES.get(section.experiment.name.partition("/")[0], STUDIES)
 
 
-def figure_of(section: Section, caption: str) -> str:
+def figure_of(section: StoredStudy, caption: str) -> str:
     """Returns its figure with a description in words for readers who cannot see it."""
-    alt = " ".join([f"{section.entry.experiment.title}.", *section.sentences]).replace("`", "")
+    alt = " ".join([f"{section.experiment.title}.", *section.sentences]).replace("`", "")
     kind = "broad" if is_broad(section) else "column"
-    inner = picture(section.entry.svg, plain_words(alt))
+    inner = picture(section.svg, plain_words(alt))
     return f'<figure class="{kind}">\n<div class="frame">{inner}</div>\n<figcaption>{caption}</figcaption>\n</figure>\n'
 
 
-def is_broad(section: Section) -> bool:
+def is_broad(section: StoredStudy) -> bool:
     """Returns whether its figure has panels side by side and is wider than one column."""
-    size = shape(section.entry.svg)
+    size = shape(section.svg)
     return size is not None and size[0] > BROAD
 
 
-def family(name: str, group: list[Section], row_ids: dict[str, list[str]]) -> str:
-    """Returns the experiments of one family as HTML."""
-    inner = "".join(_experiment(section, row_ids.get(section.name, [])) for section in group)
+def family(name: str, group: list[StoredStudy], rows: dict[Check, str]) -> str:
+    """Returns the experiments of one family as HTML; `rows` has the anchors of their checks in the table of claims."""
+    inner = "".join(_experiment(section, rows) for section in group)
     return chapter(slug(name), name, f'<div class="studies">\n{inner}</div>\n')
 
 
-def _experiment(section: Section, row_ids: list[str]) -> str:
-    experiment, manifest = section.entry.experiment, section.entry.manifest
+def _experiment(section: StoredStudy, ids: dict[Check, str]) -> str:
+    experiment, manifest = section.experiment, section.manifest
     checks = items(
-        f'{chip(check.verdict)} <a href="#{row_id}">{words(title_of(check))}</a> <small>claim {check.claim}</small>'
-        for check, row_id in zip(section.checks, row_ids, strict=True)
+        f'{chip(check.verdict)} <a href="#{ids[check]}">{words(title_of(check))}</a> <small>claim {check.claim}</small>'
+        for check in section.checks
     )
     notes = items(words(note) for note in experiment.notes())
-    command = manifest.get("command") or f"fedhsa reproduce {section.name}"
+    command = manifest.get("command") or f"fedhsa reproduce {section.experiment.name}"
     first, *others = [f"<p>{words(sentence)}</p>\n" for sentence in section.sentences] or [""]
     again = f'<p class="run"><span class="label">{_runtime(manifest)}</span> <code>{escape(command)}</code></p>\n'
     return (
-        f'<article{attribute("class", "wide" * is_broad(section))} aria-labelledby="{escape(section.id)}">\n'
-        f'<h3 id="{escape(section.id)}">{words(experiment.title)} '
+        f'<article{attribute("class", "wide" * is_broad(section))} aria-labelledby="{escape(anchor(section))}">\n'
+        f'<h3 id="{escape(anchor(section))}">{words(experiment.title)} '
         f'<span class="source">{words(experiment.source)}</span></h3>\n'
         f"{figure_of(section, first)}"
         + _details("More about it", "".join(others))
@@ -154,11 +137,11 @@ def title_of(check: Check) -> str:
     return name[:1].upper() + name[1:]
 
 
-def _files(section: Section) -> str:
-    manifest = section.entry.manifest
+def _files(section: StoredStudy) -> str:
+    manifest = section.manifest
     names = [*(manifest.get("figures") or FIGURES), *(manifest.get("data") or ("data.csv", "data.npz"))]
     labels = {name: FILES.get(f".{name.rpartition('.')[2]}", name) for name in names} | {"manifest.json": "manifest"}
-    folder = str(manifest.get("folder") or section.name)
+    folder = str(manifest.get("folder") or section.experiment.name)
     links = " ".join(
         f'<a href="{escape(quote(f"{folder}/{name}"))}">{escape(label)}</a>' for name, label in labels.items()
     )
@@ -180,13 +163,13 @@ def _settings(settings: dict[str, Any]) -> str:
     return f'<dl class="settings">\n{rows}</dl>\n' if rows else ""
 
 
-def _assumptions(section: Section) -> str:
+def _assumptions(section: StoredStudy) -> str:
     rows = [(heading(words(name)), chip(verdict), words(reason)) for name, verdict, reason in _examined(section)]
     return table("Assumptions and conditions, examined", ("Which", "Verdict", "Why"), rows) if rows else ""
 
 
-def _examined(section: Section) -> list[list[str]]:
-    return section.entry.outcome.facts.get("assumptions") or []
+def _examined(section: StoredStudy) -> list[list[str]]:
+    return section.outcome.facts.get("assumptions") or []
 
 
 def _details(summary: str, inner: str, shown: bool = False) -> str:
@@ -194,7 +177,7 @@ def _details(summary: str, inner: str, shown: bool = False) -> str:
     return f"<details{' open' * shown}>\n<summary>{escape(summary)}</summary>\n{inner}</details>\n" if inner else ""
 
 
-def claims_table(claims: list[Claim], sections: list[Section]) -> str:
+def claims_table(claims: list[Claim], sections: list[StoredStudy]) -> str:
     """Returns the table of all checks, grouped by claim."""
 
     def row(check: Check) -> tuple[str, ...]:
@@ -206,11 +189,12 @@ def claims_table(claims: list[Claim], sections: list[Section]) -> str:
         numbers = (typeset(check.measured), interval(check.interval) or "none", words(typeset(check.expected)))
         return chip(check.verdict), heading(statement), *numbers
 
-    titles = {section.name: section.entry.experiment.title for section in sections}
+    titles = {section.experiment.name: section.experiment.title for section in sections}
+    anchors = row_ids(claims)
     header = ("Verdict", "Check", "Measured", f"{100 * LEVEL:g} % interval", "Expected")
     parts = []
     for claim in claims:
-        ids = [_row_id(claim.number, i + 1) for i in range(len(claim.checks))]
+        ids = [anchors[check] for check in claim.checks]
         inner = table(f"Checks of claim {claim.number}", header, map(row, claim.checks), "checked", ids)
         inner = inner if claim.checks else ""
         if claim.number == 9:
@@ -224,15 +208,12 @@ def claims_table(claims: list[Claim], sections: list[Section]) -> str:
     return chapter("claims", "The claims, check by check", "".join(parts))
 
 
-def _overview(sections: list[Section]) -> str:
+def _overview(sections: list[StoredStudy]) -> str:
     """Returns the assumptions and constants of all examined problems, side by side."""
     examined = [section for section in sections if _examined(section)]
     verdicts = [{name: chip(verdict) for name, verdict, _ in _examined(section)} for section in examined]
     constants = [
-        {
-            name: escape(typeset(value, 3))
-            for name, value in (section.entry.outcome.facts.get("constants") or {}).items()
-        }
+        {name: escape(typeset(value, 3)) for name, value in (section.outcome.facts.get("constants") or {}).items()}
         for section in examined
     ]
     rows = [
@@ -240,20 +221,10 @@ def _overview(sections: list[Section]) -> str:
         for columns in (verdicts, constants)
         for name in dict.fromkeys(name for column in columns for name in column)
     ]
-    links = (f'<a href="#{s.id}">{escape(s.name).replace("/", "/<wbr>")}</a>' for s in examined)
+    links = (f'<a href="#{anchor(s)}">{escape(s.experiment.name).replace("/", "/<wbr>")}</a>' for s in examined)
     return table("Assumptions of the theory on each problem", ("Which", *links), rows, "overview") if rows else ""
 
 
-def row_ids(sections: list[Section]) -> dict[str, list[str]]:
-    """Returns, for each experiment, the rows of the claims' tables that hold its checks, in order."""
-    seen: dict[int, int] = {}
-    row_ids: dict[str, list[str]] = {}
-    for section in sections:
-        for check in section.checks:
-            seen[check.claim] = seen.get(check.claim, 0) + 1
-            row_ids.setdefault(section.name, []).append(_row_id(check.claim, seen[check.claim]))
-    return row_ids
-
-
-def _row_id(claim: int, position: int) -> str:
-    return f"check-{claim}-{position}"
+def row_ids(claims: list[Claim]) -> dict[Check, str]:
+    """Returns the anchors of the rows of the claims' tables, one for each check."""
+    return {check: f"check-{claim.number}-{k}" for claim in claims for k, check in enumerate(claim.checks, 1)}

@@ -1,6 +1,5 @@
 """The linear speed-up in isolation: copies of one cohort of heterogeneous agents, with independent noise."""
 
-import dataclasses
 from typing import Any, ClassVar
 
 import numpy as np
@@ -8,18 +7,14 @@ import numpy as np
 from ... import _check, statistics
 from ...algorithms import FedHSA
 from ...theory import Prediction
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Instance, Outcome, Runner, Table, columns, figures, repeated
 from ..study.foresight import doubt, foresee, law, settling, slope_doubt
-from ..study.instance import Instance, repeated
 
 SETTLED = 0.01
 """The remaining fraction of a deviation when measuring starts; variances are then too small by its square."""
 FAMILIES = ("quadratic", "nonconvex", "td", "finite-sum")
 
 
-@dataclasses.dataclass(frozen=True)
 class Cohort(AbstractStudy):
     """FedHSA's variance with several copies of one cohort of agents, so that only the noise averages out."""
 
@@ -28,25 +23,19 @@ class Cohort(AbstractStudy):
     source: str = "Linear speed-up (Theorem 2)"
     families: tuple[str, ...] = FAMILIES
     num_agents: int = 5
-    """The number of agents of the cohort."""
     dim: int = 5
     num_states: int = 10
-    """The number of states of the TD problem."""
     num_components: int = 4
-    """The number of components of the finite sum."""
     eigenvalues: tuple[float, float] = (1.0, 4.0)
-    """The range of the eigenvalues of the finite sum's components."""
     laziness: float = 0.5
     """The probability with which the chains of TD and of the finite sum stay in place."""
     problem_key: int = 0
-    """The key of the random problems."""
     quadratic_step: float = 0.02
     nonconvex_step: float = 0.02
     td_step: float = 0.1
     finite_sum_step: float = 0.01
     local_steps: int = 5
     copies: tuple[int, ...] = (1, 4, 20)
-    """The numbers of copies of the cohort."""
     rounds: int = 450
     """The number of rounds over which the variance is measured, after the method has settled."""
 
@@ -124,10 +113,9 @@ class Cohort(AbstractStudy):
             ax.set(xscale="log", xlabel="number of agents $M$")
             figures.ticks(ax, agents)
         left.set(yscale="log", ylabel="variance of the error")
-        right.set_ylabel(r"$M \times$ variance, by prediction")
         right.axhline(1, color="0.55", linewidth=0.8, zorder=1)
         low, high = right.get_ylim()
-        right.set_ylim(min(low, 0.8), max(high, 1.2))
+        right.set(ylabel=r"$M \times$ variance, by prediction", ylim=(min(low, 0.8), max(high, 1.2)))
         entries = {figures.LOOKS[family].name: figures.LOOKS[family].style for family in self.families}
         entries["prediction"] = figures.dashed()
         figures.legend(figure, entries, len(entries), title=f"FedHSA, 95 % intervals, {self.seeds} seeds")

@@ -9,12 +9,8 @@ import numpy as np
 from ... import statistics
 from ...algorithms import FedHSA, LocalSA
 from ...plots._style import thinned
-from ...statistics import Estimate
 from ...theory.prediction import FLOAT_BYTES
-from ..study import figures, traces
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
-from ..study.instance import Instance
+from ..study import AbstractStudy, Checks, Estimate, Instance, Outcome, Runner, Table, columns, figures, traces
 
 NAMES = {"quadratic": "quadratic", "td": "TD"}
 ABOVE = (2, 5, 20)
@@ -22,7 +18,6 @@ ABOVE = (2, 5, 20)
 UNITS = ("rounds", "samples", "bytes")
 
 
-@dataclasses.dataclass(frozen=True)
 class Communication(AbstractStudy):
     """The errors of both methods on two problems, as functions of every cost of a deployment."""
 

@@ -8,18 +8,14 @@ import numpy as np
 
 from ... import plots, statistics
 from ...algorithms import AbstractAlgorithm, FedHSA, LocalSA
-from ..study import figures, traces
-from ..study.base import AbstractStudy, Outcome, Runner, Table
-from ..study.checks import Checks
-from ..study.foresight import law
-from ..study.instance import Instance, draw_stable
+from ..study import AbstractStudy, Checks, Instance, Outcome, Runner, Table, figures, traces
+from ..study.foresight import draw_stable, law
 from .assumptions import check_assumptions, condition_sentence, examine
 
 DEEP = 1e-20
 """The squared error that counts as zero."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Comparison(AbstractStudy):
     """Both methods on the same problem, with the same starting point and the same noise."""
 
@@ -30,11 +26,9 @@ class Comparison(AbstractStudy):
     local_steps: int = 10
     rounds: int = 1500
     start: str = "zeros"
-    """The starting point of both methods: `zeros`, or `normal` for a standard normal draw."""
     ordered: bool = True
     """Whether the paper claims that FedHSA has the lower floor here."""
     choices: tuple[str, ...] = ()
-    """Our choices where the paper leaves settings open."""
 
     claim: ClassVar[int] = 3
 
@@ -85,9 +79,6 @@ class Comparison(AbstractStudy):
 
     def table(self, outcome: Outcome) -> Table:
         return traces.table(outcome)
-
-    def notes(self) -> list[str]:
-        return list(self.choices)
 
     def _check_noiseless(self, outcome: Outcome, checks: Checks) -> None:
         fed, local = (outcome.arrays[f"{name}/error"][0] for name in ("FedHSA", "LocalSA"))

@@ -11,11 +11,8 @@ from ...algorithms import FedHSA, corollary_step
 from ...problems import Problem
 from ...theory import Constants, bounds, constants
 from ...theory.paper.bounds import paper_mu
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Instance, Outcome, Runner, Table, columns, figures, repeated
 from ..study.foresight import doubt, foresee, slope_doubt
-from ..study.instance import Instance, repeated
 
 FLAT = 0.1
 """The largest slope that counts as zero."""
@@ -46,7 +43,6 @@ class Point(NamedTuple):
         return self.samples / math.log(self.samples)
 
 
-@dataclasses.dataclass(frozen=True)
 class Corollary(AbstractStudy):
     r"""FedHSA with $\eta = 4 \log(MHT) / (\mu H T)$ on a well-conditioned finite sum, inside and outside its condition.
 
@@ -63,7 +59,6 @@ class Corollary(AbstractStudy):
             "finite-sum", 4, {"num_components": 2, "dim": 3, "eigenvalues": (0.5, 1.0), "laziness": 0.3}, key=4
         )
     )
-    """The problem of one cohort."""
     round_sweep: tuple[int, ...] = (1000, 3000, 9000)
     local_step_sweep: tuple[int, ...] = (2, 6, 18)
     copy_sweep: tuple[int, ...] = (1, 3, 9)

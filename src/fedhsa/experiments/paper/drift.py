@@ -1,6 +1,5 @@
 """The drift of agents within a round: its slopes in the step size and in the local steps, and the bound of Lemma 1."""
 
-import dataclasses
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -16,10 +15,7 @@ from ...engine.batch import make_keys
 from ...problems import AbstractAgent, Problem
 from ...theory import constants
 from ...theory.paper.bounds import DRIFT
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
-from ..study.instance import Instance
+from ..study import AbstractStudy, Checks, Instance, Outcome, Runner, Table, columns, figures
 
 SLOPES = (1.9, 2.1)
 """The range of slopes that counts as 2."""
@@ -28,7 +24,6 @@ r"""The largest $\eta L H$ at which slopes in the step size are measured."""
 AXES = {"step": "step size", "local_steps": "local steps"}
 
 
-@dataclasses.dataclass(frozen=True)
 class Drift(AbstractStudy):
     r"""The largest $|\theta_{i,\ell} - \bar\theta|^2$ over agents and local steps of one round of FedHSA.
 
@@ -44,13 +39,10 @@ class Drift(AbstractStudy):
     num_agents: int = 8
     dim: int = 4
     num_states: int = 8
-    """The number of states of the TD problem."""
     num_components: int = 4
-    """The number of components of the finite sum."""
     laziness: float = 0.5
     """The probability with which TD's chains stay in place."""
     problem_key: int = 0
-    """The key of the random problems."""
     distances: tuple[float, ...] = (0.0, 1.0, 10.0)
     """The distances of the starting points from the root."""
     reaches: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0)
@@ -124,8 +116,7 @@ class Drift(AbstractStudy):
             ax.plot(at, self.constant * reach**2, color="black", linewidth=1.0)
             ax.set(xscale="log", yscale="log")
         figures.grid(left, right)
-        left.set_ylabel(r"largest squared drift $/\,(|e|^2 + \sigma^2)$")
-        left.set_xlabel(rf"$\eta L H$, at $H$ = {H[-1]}")
+        left.set(xlabel=rf"$\eta L H$, at $H$ = {H[-1]}", ylabel=r"largest squared drift $/\,(|e|^2 + \sigma^2)$")
         right.set_xlabel(rf"local steps $H$, at $\eta L$ = {reaches[0]:g} / {H[-1]}")
         figures.ticks(right, H)
         entries = {figures.LOOKS[family].name: figures.LOOKS[family].style for family in self.families}

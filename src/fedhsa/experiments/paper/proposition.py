@@ -1,6 +1,5 @@
 """`LocalSA`'s limit without noise: simulated, and compared with Proposition 1 and its extension to any `H`."""
 
-import dataclasses
 import math
 from typing import Any, ClassVar
 
@@ -10,10 +9,7 @@ from ..._linear import spectral_radius
 from ...algorithms import LocalSA
 from ...problems import Problem
 from ...theory.paper.bounds import local_sa_bias, proposition_1
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, rows_of
-from ..study.checks import Checks
-from ..study.instance import Instance
+from ..study import AbstractStudy, Checks, Instance, Outcome, Runner, figures, rows_of
 
 TOLERANCE = 1e-8
 """The largest relative difference between the limit and the closed form."""
@@ -21,7 +17,6 @@ CONVERGED = 1e-11
 """The distance from the limit, relative to the bias, at which simulations end."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Proposition(AbstractStudy):
     """`LocalSA`'s limit without noise, for several numbers of local steps and step sizes."""
 
@@ -34,11 +29,8 @@ class Proposition(AbstractStudy):
     dim: int = 10
     """The dimension of all families: without noise they are matrices and vectors, and share compiled programs."""
     num_states: int = 20
-    """The number of states of the TD problem."""
     num_components: int = 2
-    """The number of components of the finite sum."""
     problem_key: int = 0
-    """The key of the random problems."""
     quadratic_step: float = 0.02
     nonconvex_step: float = 0.02
     td_step: float = 0.1

@@ -1,6 +1,5 @@
 """Markov and independent sampling: the floor grows with the long-run variance of the noise."""
 
-import dataclasses
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -10,11 +9,8 @@ from ...algorithms import FedHSA
 from ...problems import Problem
 from ...sources import FiniteChain, Transitions
 from ...theory import Prediction, first_order_covariance, mixing
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Instance, Outcome, Runner, Table, figures
 from ..study.foresight import doubt, foresee, settling
-from ..study.instance import Instance
 
 SETTLED = 0.01
 """The remaining fraction of a deviation when measuring starts; variances are then too small by its square."""
@@ -26,7 +22,6 @@ FIRST_ORDER: dict[str, Any] = {"color": "#B87F00", "linewidth": 1.0}
 THEOREM: dict[str, Any] = {"color": "0.4", "linestyle": figures.DOTS, "linewidth": 1.0}
 
 
-@dataclasses.dataclass(frozen=True)
 class Sampling(AbstractStudy):
     """FedHSA on problems whose observations are independent, or come from chains with increasing mixing times."""
 
@@ -37,13 +32,9 @@ class Sampling(AbstractStudy):
     num_agents: int = 5
     dim: int = 10
     num_components: int = 5
-    """The number of components of the finite sum."""
     eigenvalues: tuple[float, float] = (1.0, 4.0)
-    """The range of the eigenvalues of the finite sum's components."""
     num_states: int = 20
-    """The number of states of the TD problem."""
     problem_key: int = 0
-    """The key of the random problems."""
     finite_sum_step: float = 0.002
     td_step: float = 0.02
     local_steps: int = 10
@@ -130,8 +121,7 @@ class Sampling(AbstractStudy):
             above.set_title(figures.LOOKS[family].name, fontsize=9)
             figures.ticks(below, at)
             low, high = below.get_ylim()
-            below.set_ylim(min(low, 0.85), max(high, 1.15))
-            below.set_xlabel("slowdown of the chains, 1 / (1 - laziness)")
+            below.set(xlabel="slowdown of the chains, 1 / (1 - laziness)", ylim=(min(low, 0.85), max(high, 1.15)))
         axes[0, 0].set_ylabel("floor relative to i.i.d. sampling")
         axes[1, 0].set_ylabel("by prediction")
         colour = figures.COLOURS["FedHSA"]

@@ -11,11 +11,8 @@ from ... import statistics
 from ...algorithms import FedHSA
 from ...problems import Problem
 from ...theory import Prediction, constants
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Instance, Outcome, Runner, Table, columns, figures, repeated
 from ..study.foresight import WIDEST, doubt, foresee, settling, slope_doubt
-from ..study.instance import Instance, repeated
 
 LOOKS = {
     "markov": figures.Look("TD, Markov sampling", "#0072B2", "o"),
@@ -48,7 +45,6 @@ class Point(NamedTuple):
     step: float
 
 
-@dataclasses.dataclass(frozen=True)
 class Saturation(AbstractStudy):
     """FedHSA at a fixed step size with growing copies of one cohort, on slowly mixing TD and on two controls."""
 
@@ -59,13 +55,11 @@ class Saturation(AbstractStudy):
     instance: Instance = dataclasses.field(
         default_factory=lambda: Instance("td", 4, {"num_states": 4, "dim": 2, "laziness": 0.85}, key=33)
     )
-    """The problem of one cohort."""
     step_size: float = 0.1
     additive_step: float = 0.01
     """The step size on the quadratic problem of the same size, whose noise is additive."""
     local_steps: int = 20
     copies: tuple[int, ...] = (1, 4, 16, 64)
-    """The numbers of copies of the cohort."""
     step_sweep: tuple[float, ...] = (0.05, 0.1, 0.2)
     """The step sizes of the sweep at the largest number of agents."""
     local_step_sweep: tuple[int, ...] = (10, 20, 40, 80, 160)

@@ -8,17 +8,13 @@ import numpy as np
 
 from ... import plots, statistics
 from ...algorithms import FedHSA
-from ..study import figures, traces
-from ..study.base import AbstractStudy, Outcome, Runner, Table
-from ..study.checks import Checks
-from ..study.foresight import slope_doubt
-from ..study.instance import Instance, draw_stable
+from ..study import AbstractStudy, Checks, Instance, Outcome, Runner, Table, figures, traces
+from ..study.foresight import draw_stable, slope_doubt
 
 SHADES = ("#4A9AD4", "#2082C2", "#0066A0", "#003E63", "#001C2E")
 """FedHSA's blue, from light for few agents to dark for many."""
 
 
-@dataclasses.dataclass(frozen=True)
 class AgentSweep(AbstractStudy):
     """One problem with a growing number of agents: the first agent, the first five, and so on."""
 
@@ -28,9 +24,7 @@ class AgentSweep(AbstractStudy):
     local_steps: int = 10
     rounds: int = 2400
     start: str = "zeros"
-    """The starting point of all runs: `zeros`, or `normal` for a standard normal draw."""
     choices: tuple[str, ...] = ()
-    """Our choices where the paper leaves settings open."""
 
     claim: ClassVar[int] = 4
     figure_size: ClassVar[tuple[float, float]] = (7.2, 2.9)
@@ -121,6 +115,3 @@ class AgentSweep(AbstractStudy):
 
     def table(self, outcome: Outcome) -> Table:
         return traces.table(outcome)
-
-    def notes(self) -> list[str]:
-        return list(self.choices)

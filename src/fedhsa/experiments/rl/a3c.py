@@ -1,6 +1,5 @@
 """A3C: the number of samples per worker, for several workers whose operators arrive late."""
 
-import dataclasses
 import math
 from typing import Any, ClassVar, NamedTuple
 
@@ -10,10 +9,7 @@ from ... import statistics, tree
 from ...algorithms import AbstractAlgorithm, Delayed, PerBlock, Polynomial, Projected, SynchronisedSA
 from ...environments import worlds
 from ...problems import Problem, actor_critic
-from ...statistics import Estimate
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures
 
 RECORDS = 50
 ACTOR, CRITIC = 0.6, 0.4
@@ -30,7 +26,6 @@ class Variant(NamedTuple):
 VARIANTS = {"i.i.d.": Variant("iid", 0), "Markov": Variant("markov", 0), "Markov, late": Variant("markov", 4)}
 
 
-@dataclasses.dataclass(frozen=True)
 class A3C(AbstractStudy):
     """Actor-critic by several workers in one environment: samples per worker to a target return, critic's gap."""
 
@@ -53,7 +48,6 @@ class A3C(AbstractStudy):
     dim: int = 10
     discount: float = 0.9
     problem_key: int = 0
-    """The key of the random environment."""
 
     claim: ClassVar[int] = 60
     figure_size: ClassVar[tuple[float, float]] = (7.2, 2.8)

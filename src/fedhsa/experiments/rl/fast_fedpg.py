@@ -1,6 +1,5 @@
 """Fast-FedPG: a comparison of corrected and plain local policy gradients."""
 
-import dataclasses
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,11 +9,7 @@ from ..._random import host_generator
 from ...algorithms import AbstractAlgorithm, FedHSA, LocalSA
 from ...environments import Model
 from ...problems import Problem, policy_gradient
-from ...statistics import Estimate
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
-from ._shared import late
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, late
 
 EVERY = 20
 """The number of local steps between two records: a multiple of every number of local steps per round."""
@@ -22,7 +17,6 @@ METHODS = {"FedHSA": "Fast-FedPG (FedHSA)", "LocalSA": "FedPG (LocalSA)"}
 MOST_AGENTS = 16
 
 
-@dataclasses.dataclass(frozen=True)
 class FastFedPG(AbstractStudy):
     """Softmax policies in one kernel with many rewards: exact gradients, and gradients from episodes."""
 
@@ -192,10 +186,9 @@ class FastFedPG(AbstractStudy):
         return {name: float(outcome.arrays[f"kernels, {name}"][0, -1]) for name in METHODS}
 
     def summary(self, outcome: Outcome) -> list[str]:
-        H, N, stops = max(self.local_steps), max(self.agents), []
-        for h in self.heterogeneity:
-            ends = [f"{self.end(outcome, 'LocalSA', steps, h):.1e}" for steps in self.local_steps]
-            stops.append(f"{', '.join(ends)} at h = {h:g}")
+        H, N = max(self.local_steps), max(self.agents)
+        ends = {h: [f"{self.end(outcome, 'LocalSA', E, h):.1e}" for E in self.local_steps] for h in self.heterogeneity}
+        stops = [f"{', '.join(end)} at h = {h:g}" for h, end in ends.items()]
         worst = max(
             abs(self.end(outcome, "FedHSA", steps, h)) for steps in self.local_steps for h in self.heterogeneity
         )

@@ -1,6 +1,5 @@
 """Fed-DVR-Q: the numbers of samples and bits needed to learn the values, by number of agents and horizon."""
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -12,11 +11,7 @@ from ...algorithms import FedDVRQ, LocalSA
 from ...algorithms.codecs import WORD, Uniform
 from ...environments import worlds
 from ...problems import Problem, q_learning
-from ...statistics import Estimate
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
-from ._shared import max_error
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, max_error
 
 REFERENCE = 0.9
 """The discount at which the number of agents varies, and to which `batch` refers."""
@@ -35,7 +30,6 @@ class Case(NamedTuple):
         return f"M = {self.num_agents}, discount {self.discount:g}"
 
 
-@dataclasses.dataclass(frozen=True)
 class DoublyReduced(AbstractStudy):
     """Samples and bits until the values reach a given error, for equal agents with one simulator each."""
 
@@ -66,7 +60,6 @@ class DoublyReduced(AbstractStudy):
     num_actions: int = 2
     laziness: float = 0.8
     problem_key: int = 0
-    """The key of the random environment."""
 
     claim: ClassVar[int] = 40
     figure_size: ClassVar[tuple[float, float]] = (7.2, 2.6)

@@ -1,6 +1,5 @@
 """FedKL: costs and benefits of keeping local policies near the common policy, next to FedProx and FedAvg."""
 
-import dataclasses
 import math
 from typing import Any, ClassVar
 
@@ -10,17 +9,13 @@ from ... import statistics
 from ...algorithms import FedKL
 from ...environments import Gaussian, mlp, perturbed
 from ...problems import Problem, policy_gradient
-from ...statistics import Estimate
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures
 
 LOOKS = {"FedKL": "#009E73", "FedProx": "#CC79A7", "FedAvg": figures.COLOURS["LocalSA"]}
 ROOTS = 5.0
 """The target distance from the common policy, in units of the root of the target divergence; near the authors'."""
 
 
-@dataclasses.dataclass(frozen=True)
 class KLPenalties(AbstractStudy):
     """A pendulum whose motor has a different offset for each agent, kept upright by a small Gaussian network."""
 
@@ -93,10 +88,6 @@ class KLPenalties(AbstractStudy):
         other, own = (outcome.arrays[f"{n}, {step:g}"][:, -1] for n in (name, "FedKL"))
         return statistics.ratio(other, own)
 
-    def worst(self, outcome: Outcome, name: str, step: float) -> float:
-        """Returns the highest final cost among all seeds."""
-        return float(outcome.arrays[f"{name}, {step:g}"][:, -1].max())
-
     def check(self, outcome: Outcome, checks: Checks) -> None:
         for step in self.steps:
             curve = outcome.arrays[f"FedKL, {step:g}"]
@@ -109,15 +100,12 @@ class KLPenalties(AbstractStudy):
     def summary(self, outcome: Outcome) -> list[str]:
         found = []
         for step in self.steps:
-            ends = ", ".join(
-                f"{outcome.arrays[f'{name}, {step:g}'][:, -1].mean():.0f} with {name} (the worst run "
-                f"{self.worst(outcome, name, step):.0f})"
-                for name in LOOKS
-            )
+            last = {name: outcome.arrays[f"{name}, {step:g}"][:, -1] for name in LOOKS}
+            costs = [f"{cost.mean():.0f} with {name} (the worst run {cost.max():.0f})" for name, cost in last.items()]
             prox, avg = (self.by_fed_kl(outcome, name, step) for name in ("FedProx", "FedAvg"))
             found.append(
-                f"At the step {step:g} an episode costs {ends} after {self.rounds} rounds. FedProx costs {prox:.2f} "
-                f"times as much as FedKL, FedAvg {avg:.2f} times."
+                f"At the step {step:g} an episode costs {', '.join(costs)} after {self.rounds} rounds. FedProx costs "
+                f"{prox:.2f} times as much as FedKL, FedAvg {avg:.2f} times."
             )
         return found
 

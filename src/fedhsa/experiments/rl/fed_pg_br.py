@@ -1,6 +1,5 @@
 """FedPG-BR on CartPole: trajectories against agents, and three Byzantine agents among ten (claim 46)."""
 
-import dataclasses
 import functools
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -20,10 +19,7 @@ from ...environments.rollouts import play
 from ...problems import Problem, policy_gradient
 from ...problems.base import AbstractAgentWrapper
 from ...sources import AbstractSource
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
-from ._shared import late
+from ..study import AbstractStudy, Checks, Outcome, Runner, Table, columns, figures, late
 
 BR, PLAIN = "FedPG-BR", "GPOMDP"
 NOBODY = "nobody"
@@ -76,7 +72,6 @@ ATTACKS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
 class RobustGradients(AbstractStudy):
     """Equal cart poles, as in the source: the benefit of more agents, and the effect of three attackers of ten."""
 

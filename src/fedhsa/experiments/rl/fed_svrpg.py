@@ -1,6 +1,5 @@
 """FedSVRPG-M, momentum with importance weights: the effects of more agents, heterogeneity and clipped weights."""
 
-import dataclasses
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,11 +9,7 @@ from ..._random import host_generator
 from ...algorithms import MomentumSA
 from ...environments import Model
 from ...problems import Problem, policy_gradient
-from ...statistics import Estimate
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
-from ._shared import late
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, late
 
 MOST_AGENTS = 20
 EVERY = 2
@@ -25,7 +20,6 @@ EARLY = slice(1, 6)
 """The records that count as early."""
 
 
-@dataclasses.dataclass(frozen=True)
 class FedSVRPG(AbstractStudy):
     """Softmax policies and gradients from episodes; with exact gradients, the whole error is drift."""
 
@@ -167,11 +161,11 @@ class FedSVRPG(AbstractStudy):
         small, large = self.step_sizes[0], self.step_sizes[-1]
         floors = [f"{late(outcome.arrays[f'N = {N}'], 0.5).mean():.2e}" for N in self.agents]
         less = [f"{self.reduction(outcome, step):.2f} at step {step:g}" for step in self.step_sizes]
-        drifts = []
-        for h in self.heterogeneity:
-            ends = (self.drift(outcome, h, self.beta), self.drift(outcome, h, 1.0))
-            ends += (self.drift(outcome, h, self.beta, self.smaller),)
-            drifts.append("{:.2e}, {:.2e} and {:.1e} at h = {:g}".format(*ends, h))
+        drifts = [
+            f"{self.drift(outcome, h, self.beta):.2e}, {self.drift(outcome, h, 1.0):.2e} and "
+            f"{self.drift(outcome, h, self.beta, self.smaller):.1e} at h = {h:g}"
+            for h in self.heterogeneity
+        ]
         return [
             f"With N = {', '.join(map(str, self.agents))} equal agents |grad J|^2 stays at {', '.join(floors)}: to the "
             f"power {self.speed_up(outcome):.2f} of N. FedPG's floor is FedSVRPG-M's times {', '.join(less)}.",

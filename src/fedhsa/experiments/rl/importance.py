@@ -1,6 +1,5 @@
 """FedAsynQ: Q-learning by agents that each try one action, with equal averaging or importance averaging."""
 
-import dataclasses
 import math
 from typing import Any, ClassVar
 
@@ -11,11 +10,7 @@ from ..._random import host_generator
 from ...algorithms import AbstractAlgorithm, FedHSA, ImportanceAveraging, LocalSA
 from ...environments import worlds
 from ...problems import Problem, q_learning
-from ...statistics import Estimate
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
-from ._shared import late, max_error, reached
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, late, max_error, reached
 
 NAMES = {"importance": "importance averaging", "equal": "equal averaging", "FedHSA": "FedHSA"}
 SOURCE = 2000
@@ -24,7 +19,6 @@ LEVEL = 0.1
 """The error at which speeds are compared."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Importance(AbstractStudy):
     """Two states and many actions: each agent observes at most two pairs, and together they observe all pairs."""
 

@@ -1,6 +1,5 @@
 """FedNPG-ADMM: natural policy gradients that send d numbers per iteration instead of d (d + 1)."""
 
-import dataclasses
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,16 +9,12 @@ from ..._random import host_generator
 from ...algorithms import AbstractAlgorithm, FedNPG, FedNPGADMM, SynchronisedSA
 from ...environments import Model
 from ...problems import Problem, policy_gradient
-from ...statistics import Estimate
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns, second_half
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, second_half
 
 LOOKS = {"FedNPG": "#000000", "FedNPG-ADMM": "#009E73", "policy gradient": figures.COLOURS["LocalSA"]}
 EVERY = 2
 
 
-@dataclasses.dataclass(frozen=True)
 class NaturalGradients(AbstractStudy):
     """Softmax tables learned from episodes, in one environment with different rewards for each agent."""
 
@@ -41,7 +36,6 @@ class NaturalGradients(AbstractStudy):
     batch: int = 8
     """The number of episodes of each agent per iteration."""
     problem_key: int = 0
-    """The key of the random environment."""
 
     claim: ClassVar[int] = 41
     figure_size: ClassVar[tuple[float, float]] = (7.2, 2.8)

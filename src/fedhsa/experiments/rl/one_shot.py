@@ -1,6 +1,5 @@
 """One-shot averaging: TD(0) and TD(lambda) on the five-state random walk, by agents that average only at the end."""
 
-import dataclasses
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,11 +8,8 @@ from ... import statistics
 from ...algorithms import SA, OneShotAveraging
 from ...environments import worlds
 from ...problems import Problem, td_lambda
-from ...statistics import Estimate
 from ...theory import predict
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns, second_half
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, second_half
 
 LENGTH = 9
 """The mean number of steps of an episode."""
@@ -22,7 +18,6 @@ START = 0.5
 """The initial value of every state."""
 
 
-@dataclasses.dataclass(frozen=True)
 class OneShot(AbstractStudy):
     """The same walk for all agents: averaging reduces the variance only."""
 

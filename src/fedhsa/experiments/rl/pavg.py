@@ -1,6 +1,5 @@
 """PAvg: exact policy steps in heterogeneous environments, in logits or in probabilities, averaged periodically."""
 
-import dataclasses
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -10,10 +9,7 @@ from ..._random import host_generator
 from ...algorithms import LocalSA
 from ...environments import DirectTable, Model, worlds
 from ...problems import Problem, policy_gradient
-from ...statistics import Estimate
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures
 
 EVERY = 32
 """The number of iterations between two records: a multiple of every number of local steps."""
@@ -37,7 +33,6 @@ SETTINGS = {
 COLOURS = {"SoftPAvg": "#0072B2", "ProjPAvg": "#D55E00"}
 
 
-@dataclasses.dataclass(frozen=True)
 class PAvg(AbstractStudy):
     """The learned policy's return in the nominal environment, and the effect of local steps, without noise."""
 

@@ -1,6 +1,5 @@
 """QAvg: exact Bellman steps in heterogeneous environments, averaged periodically, with decaying or constant steps."""
 
-import dataclasses
 import math
 from typing import Any, ClassVar
 
@@ -10,11 +9,7 @@ from ... import statistics
 from ...algorithms import AbstractAlgorithm, FedHSA, LocalSA, Polynomial
 from ...environments import Model, worlds
 from ...problems import Problem, q_learning
-from ...statistics import Estimate
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
-from ._shared import max_error
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, max_error
 
 COMMON_WIND = 0.5
 START = 12
@@ -29,7 +24,6 @@ RETURNS = {
 """The policies on windy cliffs: their short names in the figure, and full descriptions."""
 
 
-@dataclasses.dataclass(frozen=True)
 class QAvg(AbstractStudy):
     """The limit of the averaged values, the speed of convergence, and the greedy policy's return, without noise."""
 
@@ -144,11 +138,9 @@ class QAvg(AbstractStudy):
         ends = [f"{self.end(outcome, 'capped', E).mean():.2g} with E = {E}" for E in self.local_steps]
         stops = [f"{self.end(outcome, 'constant', E).mean():.2g} with E = {E}" for E in self.local_steps if E > 1]
         falls = [f"{self.fall(outcome, E).value:.2f}" for E in self.local_steps]
-        worst = []
-        for E in self.local_steps:
-            curve = outcome.arrays[f"printed, E = {E}"]
-            part = (curve / self.bound(E, outcome.facts["every"] * np.arange(curve.shape[1]))).max()
-            worst.append(f"{part:.2g} with E = {E}")
+        printed = {E: outcome.arrays[f"printed, E = {E}"] for E in self.local_steps}
+        bounds = {E: self.bound(E, outcome.facts["every"] * np.arange(c.shape[1])) for E, c in printed.items()}
+        worst = [f"{(curve / bounds[E]).max():.2g} with E = {E}" for E, curve in printed.items()]
         worth = {
             name: ", ".join(f"{outcome.arrays[f'{name}, {kappa:g}'].mean():.2f}" for kappa in self.kappas)
             for name in RETURNS

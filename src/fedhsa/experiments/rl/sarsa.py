@@ -1,6 +1,5 @@
 """FedSARSA, control in heterogeneous environments: the benefit of more agents, and the limits of corrections."""
 
-import dataclasses
 import math
 from typing import Any, ClassVar, NamedTuple
 
@@ -10,12 +9,8 @@ from ... import statistics
 from ...algorithms import AbstractAlgorithm, FedHSA, LocalSA
 from ...environments import worlds
 from ...problems import Problem, sarsa
-from ...statistics import Estimate
 from ...theory.maps.rounds import require_rule
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
-from ._shared import late
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, late
 
 GROUPS = 5
 """The number of groups into which states, and actions, are aggregated."""
@@ -37,7 +32,6 @@ class Case(NamedTuple):
         return f"N = {self.num_agents}, eps = {self.perturbation:g}"
 
 
-@dataclasses.dataclass(frozen=True)
 class FedSARSA(AbstractStudy):
     """SARSA by several agents: distances from the first agent's own solution and from the common solution."""
 
@@ -48,7 +42,6 @@ class FedSARSA(AbstractStudy):
     step_size: float = 0.01
     local_steps: int = 10
     samples: int = 25_000
-    """The number of samples of each agent."""
     agents: tuple[int, ...] = (1, 5, 20)
     """The numbers of agents at the smallest perturbation above 0."""
     num_agents: int = 10
@@ -62,7 +55,6 @@ class FedSARSA(AbstractStudy):
     inverse_temperature: float = 0.02
     discount: float = 0.2
     problem_key: int = 0
-    """The key of the random environments."""
 
     claim: ClassVar[int] = 27
     figure_size: ClassVar[tuple[float, float]] = (7.2, 2.9)
@@ -185,12 +177,11 @@ class FedSARSA(AbstractStudy):
             f"With more agents the squared distance from the common root falls to the power {power:.2f} of "
             "their number.",
             f"From the first agent's own root, {self.num_agents} agents stay at {', '.join(said)}.",
-            f"FedHSA's correction does not remove that: at eps = {last['perturbation']:g} its distance is "
-            f"{gain:.3f} times as large, squared. The distance lies between "
-            "two solutions, and every method that solves the common problem keeps it. What a correction can remove is "
-            f"the drift of Local SA away from the common root, and that is {', '.join(drifts)}, squared: nothing here. "
-            f"From the common root FedHSA's squared distance is {noise:.2f} times "
-            "FedSARSA's.",
+            f"FedHSA's correction does not remove that: at eps = {last['perturbation']:g} its distance is {gain:.3f} "
+            "times as large, squared. The distance lies between two solutions, and every method that solves the common "
+            "problem keeps it. What a correction can remove is the drift of Local SA away from the common root, and "
+            f"that is {', '.join(drifts)}, squared: nothing here. From the common root FedHSA's squared distance is "
+            f"{noise:.2f} times FedSARSA's.",
         ]
 
     def table(self, outcome: Outcome) -> Table:

@@ -1,6 +1,5 @@
 """Federated Q-learning with a constant step size in heterogeneous mazes: the error falls, rises and levels off."""
 
-import dataclasses
 import math
 from typing import Any, ClassVar
 
@@ -11,18 +10,13 @@ from ..._random import host_generator
 from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA, LocalSA
 from ...environments import Model
 from ...problems import Problem, q_learning
-from ...statistics import Estimate
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns, rows_of
-from ..study.checks import Checks
-from ._shared import late, max_error
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, late, max_error, rows_of
 
 RECORDS = 400
 TIMES = 8.0
 """The length of a run in units of the slowest mode's time: less than a thousandth of the initial error is left."""
 
 
-@dataclasses.dataclass(frozen=True)
 class TwoPhases(AbstractStudy):
     """Synchronous Q-learning by agents in separate mazes, with and without a correction."""
 
@@ -44,7 +38,6 @@ class TwoPhases(AbstractStudy):
     """The probability that a state-action pair has reward 1 instead of 0."""
     discount: float = 0.99
     problem_key: int = 0
-    """The key of the random mazes."""
 
     claim: ClassVar[int] = 28
     figure_size: ClassVar[tuple[float, float]] = (7.2, 3.0)
@@ -126,15 +119,12 @@ class TwoPhases(AbstractStudy):
 
     def summary(self, outcome: Outcome) -> list[str]:
         most, step = max(self.local_steps), self.corrected_step
-        lines, gains = [], []
+        lines = []
         for size in self.step_sizes:
             curve = outcome.arrays[label("LocalSA", most, size)]
             low, end, one = curve.mean(0).min(), late(curve).mean(), late(outcome.arrays[label("LocalSA", 1, size)])
             lines.append(f"to {low:.2g} and up to {end:.2g} again at step {size:g} (E = 1: {one.mean():.2g})")
-        for E in self.local_steps:
-            if E > 1:
-                gain = self.gain(outcome, E)
-                gains.append(f"{gain:.2f} at E = {E}")
+        gains = [f"{self.gain(outcome, E):.2f} at E = {E}" for E in self.local_steps if E > 1]
         exact, drifting = (outcome.arrays[label(name, most, 0.0)][0, -1] for name in ("FedHSA", "LocalSA"))
         other = self.gain(outcome, most, "SCAFFLSA")
         return [

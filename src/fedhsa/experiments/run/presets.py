@@ -1,101 +1,54 @@
 """Every experiment with its settings: those stated in the paper, and those in its authors' public scripts."""
 
 import dataclasses
+import functools
+import importlib
 import inspect
+import pkgutil
+from collections.abc import Callable
 from typing import Any
 
 from ... import _check
 from ...problems import PROBLEMS
 from .. import PRESETS
-from ..field.delays import Delays
-from ..field.fixed_points import FixedPoints
-from ..field.garnet import Garnet
-from ..field.personal import Personal
-from ..field.quadratics import Quadratics
-from ..field.replay import Replay
-from ..field.rounds import Rounds
-from ..field.scaffnew import Probability
-from ..field.speedup import Speedup
-from ..field.stationary import Stationary
-from ..field.systems import Systems
-from ..paper.cohort import Cohort
-from ..paper.communication import Communication
 from ..paper.comparison import Comparison
-from ..paper.corollary import Corollary
-from ..paper.drift import Drift
-from ..paper.proposition import Proposition
-from ..paper.sampling import Sampling
-from ..paper.saturation import Saturation
 from ..paper.sweep import AgentSweep
-from ..rl.a3c import A3C
-from ..rl.fast_fedpg import FastFedPG
-from ..rl.fed_dvr_q import DoublyReduced
-from ..rl.fed_kl import KLPenalties
-from ..rl.fed_pg_br import RobustGradients
-from ..rl.fed_svrpg import FedSVRPG
-from ..rl.importance import Importance
-from ..rl.npg import NaturalGradients
-from ..rl.one_shot import OneShot
-from ..rl.pavg import PAvg
-from ..rl.qavg import QAvg
-from ..rl.sarsa import FedSARSA
-from ..rl.two_phases import TwoPhases
 from ..study.base import AbstractStudy
 from ..study.instance import Instance
-from ..variants.adversaries import Adversaries
-from ..variants.boundary import Boundary
-from ..variants.compressed import CompressedStudy
-from ..variants.extrapolation import Extrapolation
-from ..variants.one_exchange import OneExchange
-from ..variants.participation import Participation
+from ..study.texts import paragraphs
 
-B_LEVEL = (
-    "The paper does not say how b_i is drawn: it is N(0, I) + 100 N(0, I), as in the authors' scripts for the noisy "
-    "runs, so that the agents' own minima lie far apart."
-)
-CURVATURE = (
-    "The paper does not say how A_i is drawn: it is R'R/d for a Gaussian matrix R, shifted to the smallest eigenvalue "
-    "1; Q_i is Gaussian, scaled to the spectral radius 1/1.2."
-)
-INDEFINITE = (
-    "The paper does not say how its nonconvex agents are drawn: here the first one is positive definite, every later "
-    "one has a direction of negative curvature, and the average over the first m agents is positive "
-    "definite for every m."
-)
-TD_STEP = "The paper gives no step for TD: 0.03, as in the authors' scripts."
-TD_LAW = (
-    "Kernels are normalised uniform numbers, rewards uniform on [0, 2], features on [0, 1], discounts on [0.5, 0.99]. "
-    "Such kernels forget almost at once (second eigenvalue about 0.05): the data are nearly independent."
-)
-SLOW = (
-    "Not in the paper: the kernels stay in place with probability 0.9. That keeps their stationary laws and makes the "
-    "data correlated in time; the next state enters TD's operator, so its root moves as well."
-)
-ALIKE = (
-    "Not in the paper: 20 agents with 4 states and 2 features, half-way between equal and independently drawn ones "
-    "(heterogeneity 0.5), at the step 0.2. The setting was chosen by theory alone, before anything was simulated: the "
-    "one with the lowest floor of Local SA relative to FedHSA's of 24 on this problem (heterogeneity 0.5 and 1, chance "
-    "to stay 0, 0.9 and 0.97, 10 and 40 local steps, steps 0.05 and 0.2)."
-)
-FINITE = (
-    "The paper does not say how the components are drawn: symmetric Gaussian matrices whose eigenvalues are moved onto "
-    "[1, 10], b_ij from N(0, I), and symmetric random kernels made doubly stochastic."
-)
-SMALL = "The paper does not say which d its sweep has: it is 10 here, as in the authors' scripts."
-SCRIPTS = "Numbers of the authors' public scripts, which differ from the paper's text."
-SCRIPT_NOISE = (
-    "The scripts use their noise variance 0.5 as the standard deviation, so does this preset. Their noise starts at "
-    "uniform random numbers, here at zero: after a few rounds there is no difference."
-)
-NO_SCRIPT = "There is no public script for the nonconvex figures: the numbers are those of the convex ones."
-SHIFTED = (
-    "The script has one component per agent: a symmetric Gaussian matrix shifted to the smallest eigenvalue 0.1, times "
-    "an exponential number."
-)
-FRESH = (
-    "The scripts draw a new problem, new noise and a new start for every number of agents, one run each; here all "
-    "numbers of agents share one problem, whose first agents they take."
-)
+CHOICES = paragraphs("""
+b level: The paper does not say how b_i is drawn: it is N(0, I) + 100 N(0, I), as in the authors' scripts for the noisy
+    runs, so that the agents' own minima lie far apart.
+curvature: The paper does not say how A_i is drawn: it is R'R/d for a Gaussian matrix R, shifted to the smallest
+    eigenvalue 1; Q_i is Gaussian, scaled to the spectral radius 1/1.2.
+indefinite: The paper does not say how its nonconvex agents are drawn: here the first one is positive definite, every
+    later one has a direction of negative curvature, and the average over the first m agents is positive definite for
+    every m.
+td step: The paper gives no step for TD: 0.03, as in the authors' scripts.
+td law: Kernels are normalised uniform numbers, rewards uniform on [0, 2], features on [0, 1], discounts on [0.5, 0.99].
+    Such kernels forget almost at once (second eigenvalue about 0.05): the data are nearly independent.
+slow: Not in the paper: the kernels stay in place with probability 0.9. That keeps their stationary laws and makes the
+    data correlated in time; the next state enters TD's operator, so its root moves as well.
+alike: Not in the paper: 20 agents with 4 states and 2 features, half-way between equal and independently drawn ones
+    (heterogeneity 0.5), at the step 0.2. The setting was chosen by theory alone, before anything was simulated: the one
+    with the lowest floor of Local SA relative to FedHSA's of 24 on this problem (heterogeneity 0.5 and 1, chance to
+    stay 0, 0.9 and 0.97, 10 and 40 local steps, steps 0.05 and 0.2).
+finite: The paper does not say how the components are drawn: symmetric Gaussian matrices whose eigenvalues are moved
+    onto [1, 10], b_ij from N(0, I), and symmetric random kernels made doubly stochastic.
+small: The paper does not say which d its sweep has: it is 10 here, as in the authors' scripts.
+scripts: Numbers of the authors' public scripts, which differ from the paper's text.
+script noise: The scripts use their noise variance 0.5 as the standard deviation, so does this preset. Their noise
+    starts at uniform random numbers, here at zero: after a few rounds there is no difference.
+no script: There is no public script for the nonconvex figures: the numbers are those of the convex ones.
+shifted: The script has one component per agent: a symmetric Gaussian matrix shifted to the smallest eigenvalue 0.1,
+    times an exponential number.
+fresh: The scripts draw a new problem, new noise and a new start for every number of agents, one run each; here all
+    numbers of agents share one problem, whose first agents they take.
+""")
+"""Our choices where the paper or the scripts leave settings open, by name."""
+FOLDERS = ("paper", "field", "variants", "rl")
+"""The folders of studies, in the order of the page; within a folder they are in the order of their claims."""
 
 
 def studies(preset: str = "paper") -> dict[str, AbstractStudy]:
@@ -107,13 +60,31 @@ def studies(preset: str = "paper") -> dict[str, AbstractStudy]:
     """
     _check.choice("preset", preset, PRESETS)
     figures = _paper() if preset == "paper" else _scripts()
-    studies = [Proposition(), Cohort(), Sampling(), Corollary(), Drift(), Saturation(), Communication()]
-    field = [Garnet(), Speedup(), FixedPoints(), Probability(), Quadratics(), Delays(), Rounds(), Systems()]
-    field += [Stationary(), Personal(), Replay()]
-    variants = [Boundary(), CompressedStudy(), Participation(), Extrapolation(), OneExchange(), Adversaries()]
-    rl = [Importance(), OneShot(), QAvg(), FedSARSA(), TwoPhases(), DoublyReduced(), NaturalGradients(), KLPenalties()]
-    rl += [RobustGradients(), A3C(), PAvg(), FastFedPG(), FedSVRPG()]
-    return {experiment.name: experiment for experiment in (*figures, *studies, *field, *variants, *rl)}
+    return {study.name: study for study in (*figures, *(named() for named in _named()))}
+
+
+@functools.cache
+def _named() -> list[Callable[..., AbstractStudy]]:
+    """Returns the studies that have a name without a preset; a file in one of the folders is all that they need."""
+    found = []
+    for folder in FOLDERS:
+        package = importlib.import_module(f"..{folder}", __package__)
+        modules = [entry.name for entry in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")]
+        for module in modules:
+            importlib.import_module(module)
+        named = [s for s in AbstractStudy.__subclasses__() if s.__module__ in modules and hasattr(s, "name")]
+        found += sorted(named, key=lambda study: study.claim)
+    return found
+
+
+KINDS = {
+    "noiseless": "no noise",
+    "markov": "Markov noise",
+    "slow": "slow chains",
+    "alike": "agents that are alike",
+    "agents": "more and more agents",
+}
+"""The end of the name of a figure, and of its title."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,87 +94,63 @@ class _Family:
     name: str
     title: str
     choices: tuple[str, ...]
+    """Names of our choices."""
     start: str = "zeros"
-
-    def noiseless(self, figure: str, instance: Instance, step_size: float, rounds: int) -> Comparison:
-        settings = self._settings("noiseless", "no noise", figure, instance, step_size, rounds)
-        return Comparison(**settings, noiseless=True)
-
-    def markov(self, figure: str, instance: Instance, step_size: float, rounds: int, seeds: int = 32) -> Comparison:
-        settings = self._settings("markov", "Markov noise", figure, instance, step_size, rounds)
-        return Comparison(**settings, seeds=seeds)
-
-    def agents(self, figure: str, instance: Instance, step_size: float, rounds: int) -> AgentSweep:
-        more = instance.change("num_agents", 100)
-        settings = self._settings("agents", "more and more agents", figure, more, step_size, rounds)
-        return AgentSweep(**settings, seeds=16)
 
     def saying(self, *choices: str) -> "_Family":
         return dataclasses.replace(self, choices=(*self.choices, *choices))
 
-    def _settings(self, kind: str, about: str, figure: str, instance: Instance, step_size: float, rounds: int):
+    def compare(self, kind: str, *problem: Any, **others: Any) -> Comparison:
+        return Comparison(**self._settings(kind, *problem), noiseless=kind == "noiseless", **others)
+
+    def sweep(self, source: str, instance: Instance, step_size: float, rounds: int) -> AgentSweep:
+        more = instance.change("num_agents", 100)
+        return AgentSweep(**self._settings("agents", source, more, step_size, rounds), seeds=16)
+
+    def _settings(self, kind: str, source: str, instance: Instance, step_size: float, rounds: int) -> dict[str, Any]:
         return {
             "name": f"{self.name}/{kind}",
-            "title": f"{self.title}, {about}",
-            "source": f"Figure {figure}",
+            "title": f"{self.title}, {KINDS[kind]}",
+            "source": source,
             "instance": instance,
             "step_size": step_size,
             "rounds": rounds,
             "start": self.start,
-            "choices": self.choices,
+            "choices": tuple(CHOICES[name] for name in self.choices),
         }
 
 
 def _paper() -> list[AbstractStudy]:
-    quadratic, convex = _Family("quadratic", "Quadratic losses", (CURVATURE, B_LEVEL)), {"b_level": 100.0}
-    nonconvex, bent = _Family("nonconvex", "Nonconvex agents", (INDEFINITE, B_LEVEL)), {**convex, "convex": False}
-    td = _Family("td", "TD learning", (TD_STEP, TD_LAW))
-    finite, large = _Family("finite-sum", "Finite sums", (FINITE,)), Instance("finite-sum", 200)
-    slow = Comparison(
-        "td/slow",
-        "TD learning, slow chains",
-        "Beyond the paper",
-        instance=Instance("td", 200, {"laziness": 0.9}),
-        step_size=0.03,
-        rounds=1400,
-        seeds=32,
-        ordered=False,
-        choices=(TD_STEP, SLOW),
-    )
-    alike = Comparison(
-        "td/alike",
-        "TD learning, agents that are alike",
-        "Beyond the paper",
-        instance=Instance("td", 20, {"num_states": 4, "dim": 2, "heterogeneity": 0.5}),
-        step_size=0.2,
-        rounds=1000,
-        seeds=64,
-        ordered=False,
-        choices=(ALIKE,),
-    )
+    quadratic, convex = _Family("quadratic", "Quadratic losses", ("curvature", "b level")), {"b_level": 100.0}
+    nonconvex, bent = _Family("nonconvex", "Nonconvex agents", ("indefinite", "b level")), {**convex, "convex": False}
+    td = _Family("td", "TD learning", ("td step", "td law"))
+    finite, large = _Family("finite-sum", "Finite sums", ("finite",)), Instance("finite-sum", 200)
+    slow, alike = (dataclasses.replace(td, choices=choices) for choices in (("td step", "slow"), ("alike",)))
+    lazy = Instance("td", 200, {"laziness": 0.9})
+    small = Instance("td", 20, {"num_states": 4, "dim": 2, "heterogeneity": 0.5})
     return [
-        quadratic.noiseless("2a", Instance("quadratic", 20, convex), 0.001, 1700),
-        quadratic.markov("2b", Instance("quadratic", 20, convex), 0.001, 1500),
-        quadratic.agents("3", Instance("quadratic", 20, convex), 0.001, 2400),
-        nonconvex.noiseless("4a", Instance("quadratic", 20, bent), 0.001, 1850),
-        nonconvex.markov("4b", Instance("quadratic", 20, bent), 0.001, 1600),
-        nonconvex.agents("5", Instance("quadratic", 20, bent), 0.001, 2400),
-        td.noiseless("6a", Instance("td", 200), 0.03, 1150),
-        td.markov("6b", Instance("td", 200), 0.03, 400),
-        td.agents("7", Instance("td", 200), 0.03, 2300),
-        slow,
-        alike,
-        finite.noiseless("8a", large, 0.01, 50),
-        finite.markov("8b", large, 0.01, 20, seeds=16),
-        finite.saying(SMALL).agents("9", _small(large), 0.01, 300),
+        quadratic.compare("noiseless", "Figure 2a", Instance("quadratic", 20, convex), 0.001, 1700),
+        quadratic.compare("markov", "Figure 2b", Instance("quadratic", 20, convex), 0.001, 1500),
+        quadratic.sweep("Figure 3", Instance("quadratic", 20, convex), 0.001, 2400),
+        nonconvex.compare("noiseless", "Figure 4a", Instance("quadratic", 20, bent), 0.001, 1850),
+        nonconvex.compare("markov", "Figure 4b", Instance("quadratic", 20, bent), 0.001, 1600),
+        nonconvex.sweep("Figure 5", Instance("quadratic", 20, bent), 0.001, 2400),
+        td.compare("noiseless", "Figure 6a", Instance("td", 200), 0.03, 1150),
+        td.compare("markov", "Figure 6b", Instance("td", 200), 0.03, 400),
+        td.sweep("Figure 7", Instance("td", 200), 0.03, 2300),
+        slow.compare("slow", "Beyond the paper", lazy, 0.03, 1400, ordered=False),
+        alike.compare("alike", "Beyond the paper", small, 0.2, 1000, seeds=64, ordered=False),
+        finite.compare("noiseless", "Figure 8a", large, 0.01, 50),
+        finite.compare("markov", "Figure 8b", large, 0.01, 20, seeds=16),
+        finite.saying("small").sweep("Figure 9", _small(large), 0.01, 300),
     ]
 
 
 def _scripts() -> list[AbstractStudy]:
-    quadratic = _Family("quadratic", "Quadratic losses", (SCRIPTS,), "normal")
-    nonconvex = _Family("nonconvex", "Nonconvex agents", (NO_SCRIPT, INDEFINITE), "normal")
-    td = _Family("td", "TD learning", (SCRIPTS, TD_LAW), "normal")
-    finite, large = _Family("finite-sum", "Finite sums", (SCRIPTS,), "normal"), Instance("finite-sum", 200)
+    quadratic = _Family("quadratic", "Quadratic losses", ("scripts",), "normal")
+    nonconvex = _Family("nonconvex", "Nonconvex agents", ("no script", "indefinite"), "normal")
+    td = _Family("td", "TD learning", ("scripts", "td law"), "normal")
+    finite, large = _Family("finite-sum", "Finite sums", ("scripts",), "normal"), Instance("finite-sum", 200)
 
     def convex(**arguments: Any) -> Instance:
         return Instance("quadratic", 20, arguments)
@@ -212,20 +159,22 @@ def _scripts() -> list[AbstractStudy]:
         return convex(**arguments, convex=False)
 
     return [
-        quadratic.noiseless("2a", convex(min_eigenvalue=1e-6), 0.01, 600),
-        quadratic.saying(SCRIPT_NOISE).markov("2b", convex(b_level=100.0, noise_std=0.5), 0.01, 2000),
-        quadratic.saying(FRESH).agents("3", convex(min_eigenvalue=10.0, noise_std=1.0), 0.01, 400),
-        nonconvex.noiseless("4a", bent(), 0.01, 600),
-        nonconvex.saying(SCRIPT_NOISE).markov("4b", bent(b_level=100.0, noise_std=0.5), 0.01, 2000),
-        nonconvex.saying(FRESH).agents("5", bent(min_eigenvalue=10.0, noise_std=1.0), 0.01, 400),
-        td.noiseless("6a", Instance("td", 200), 0.03, 2000),
-        td.markov("6b", Instance("td", 200), 0.03, 2000),
-        td.saying(FRESH).agents("7", Instance("td", 200), 0.03, 2000),
-        finite.saying(SHIFTED).noiseless(
-            "8a", large.change("num_components", 1).change("min_eigenvalue", 0.1), 0.01, 500
+        quadratic.compare("noiseless", "Figure 2a", convex(min_eigenvalue=1e-6), 0.01, 600),
+        quadratic.saying("script noise").compare(
+            "markov", "Figure 2b", convex(b_level=100.0, noise_std=0.5), 0.01, 2000
         ),
-        finite.saying(FINITE).markov("8b", large, 0.01, 60, seeds=16),
-        finite.saying(FINITE, FRESH).agents("9", _small(large), 1e-3, 4000),
+        quadratic.saying("fresh").sweep("Figure 3", convex(min_eigenvalue=10.0, noise_std=1.0), 0.01, 400),
+        nonconvex.compare("noiseless", "Figure 4a", bent(), 0.01, 600),
+        nonconvex.saying("script noise").compare("markov", "Figure 4b", bent(b_level=100.0, noise_std=0.5), 0.01, 2000),
+        nonconvex.saying("fresh").sweep("Figure 5", bent(min_eigenvalue=10.0, noise_std=1.0), 0.01, 400),
+        td.compare("noiseless", "Figure 6a", Instance("td", 200), 0.03, 2000),
+        td.compare("markov", "Figure 6b", Instance("td", 200), 0.03, 2000),
+        td.saying("fresh").sweep("Figure 7", Instance("td", 200), 0.03, 2000),
+        finite.saying("shifted").compare(
+            "noiseless", "Figure 8a", large.change("num_components", 1).change("min_eigenvalue", 0.1), 0.01, 500
+        ),
+        finite.saying("finite").compare("markov", "Figure 8b", large, 0.01, 60, seeds=16),
+        finite.saying("finite", "fresh").sweep("Figure 9", _small(large), 1e-3, 4000),
     ]
 
 

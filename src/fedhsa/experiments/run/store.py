@@ -1,11 +1,12 @@
 """Finished experiments on disk: one folder each, recomputed only when settings or code have changed."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import pathlib
 import shutil
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -25,7 +26,8 @@ DRAWING = ("fedhsa.plots", "fedhsa.experiments.study.figures")
 FIGURES = ("figure.svg", "figure.png", "figure.pdf")
 
 
-class StoredStudy(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class StoredStudy:
     """A finished experiment: its settings, its outcome, and the folder of its files."""
 
     experiment: AbstractStudy
@@ -34,10 +36,15 @@ class StoredStudy(NamedTuple):
     """Settings, seconds, versions, and the command that reproduces only this experiment."""
     folder: pathlib.Path
 
-    @property
+    @functools.cached_property
     def checks(self) -> list[Check]:
         """The experiment's checks of the paper's claims."""
         return self.experiment.checks(self.outcome)
+
+    @functools.cached_property
+    def sentences(self) -> list[str]:
+        """The experiment's summary."""
+        return self.experiment.summary(self.outcome)
 
     @property
     def svg(self) -> str:

@@ -4,8 +4,9 @@ import abc
 import dataclasses
 import pathlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, dataclass_transform
 
+import jax.numpy as jnp
 import numpy as np
 
 from ...algorithms import AbstractAlgorithm
@@ -71,13 +72,24 @@ class Runner:
         return simulate(problem, algorithm, **settings)
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 @dataclasses.dataclass(frozen=True)
 class AbstractStudy(abc.ABC):
     """The settings of one figure or one question; equal settings give equal numbers.
 
-    Subclasses add their settings as fields with defaults. `run` is slow and its outcome is stored on disk; all
-    other methods are fast functions of the outcome.
+    Subclasses are frozen dataclasses too, without a decorator: they add their settings as fields with defaults. `run`
+    is slow and its outcome is stored on disk; all other methods are fast functions of the outcome.
+
+    Settings of these names mean the same in all studies, and are documented where they mean something else: `instance`
+    is the random problem, or one cohort of its agents, of which there are `copies`; `problem_key` is its key,
+    `num_states` the number of states of TD problems and environments, `num_components` that of components of finite
+    sums, and `eigenvalues` their range; `start` is the starting point of all runs, `zeros` or `normal` for a standard
+    normal draw; `samples` counts the observations of each agent; `target` is the error to reach, relative to the first
+    one; `choices` are ours where the paper leaves settings open.
     """
+
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(frozen=True)(cls)
 
     name: str
     """The name on the command line, such as `quadratic/markov`."""
@@ -149,8 +161,8 @@ class AbstractStudy(abc.ABC):
         return columns(list(rows[0]), [list(row.values()) for row in rows])
 
     def notes(self) -> list[str]:
-        """Returns our choices where the paper gives no details, one sentence for each."""
-        return []
+        """Returns our choices where the paper gives no details; by default, those of the field `choices`, if any."""
+        return [*getattr(self, "choices", ())]
 
 
 def columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
@@ -172,3 +184,19 @@ def rows_of(outcome: Outcome, table: str = "rows", **values: Any) -> list[dict[s
 def second_half(curves: np.ndarray) -> np.ndarray:
     """Returns the mean of each seed over the second half of its curve, `(seeds,)`; `curves` are `(seeds, records)`."""
     return curves[:, curves.shape[1] // 2 :].mean(1)
+
+
+def late(curves: np.ndarray, part: float = 0.25) -> np.ndarray:
+    """Returns the mean over the last part of every curve, `(seeds,)`."""
+    return curves[:, -max(1, round(part * curves.shape[1])) :].mean(1)
+
+
+def reached(curve: np.ndarray, level: float) -> int | None:
+    """Returns the first record at or below a level, or None."""
+    below = np.flatnonzero(curve <= level)
+    return int(below[0]) if len(below) else None
+
+
+def max_error(snapshot: Any) -> Any:
+    r"""Returns the largest error of an entry, $\|Q - Q^\star\|_\infty$."""
+    return jnp.max(abs(snapshot.theta - snapshot.theta_star))

@@ -25,28 +25,20 @@ class Clock:
         """The number of programs that were compiled or found in a cache on disk."""
         self.compiling = 0.0
         """The wall-clock seconds that compilation took, in all phases."""
-        self._open, self._since = [REST], time.process_time()
+        self._phase, self._since = REST, time.process_time()
 
     def timings(self) -> dict[str, Any]:
         """Returns all numbers in the form in which a manifest stores them."""
-        self._count()
+        self.turn(self._phase)
         seconds = {name: round(spent, 3) for name, spent in self.seconds.items()}
         return {"cpu": seconds, "programs": self.programs, "compiling": round(self.compiling, 3)}
 
-    def enter(self, name: str) -> None:
-        """Starts a phase."""
-        self._count()
-        self._open.append(name)
-
-    def leave(self) -> None:
-        """Ends the innermost phase and returns to the previous one."""
-        self._count()
-        self._open.pop()
-
-    def _count(self) -> None:
-        now = time.process_time()
-        self.seconds[self._open[-1]] += now - self._since
-        self._since = now
+    def turn(self, name: str) -> str:
+        """Counts for this phase from now on, and returns the phase before."""
+        now, before = time.process_time(), self._phase
+        self.seconds[before] += now - self._since
+        self._phase, self._since = name, now
+        return before
 
 
 @contextlib.contextmanager
@@ -75,11 +67,11 @@ def phase(name: str) -> Iterator[None]:
     if running is None:
         yield
         return
-    running.enter(name)
+    before = running.turn(name)
     try:
         yield
     finally:
-        running.leave()
+        running.turn(before)
 
 
 def _heard(event: str, duration_secs: float, **_: Any) -> None:

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,16 @@ from ..._linear import spectral_radius
 from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
 from ...theory import Prediction, PredictionWarning, predict
+from ...theory.maps.rounds import require_rule
 from .clock import phase
+from .instance import Instance
 
 WIDEST = 0.05
 """The largest relative error that is allowed for a predicted floor, also used if its error is unknown."""
 WIDEST_SLOPE = 0.02
 """The largest error that is allowed for a predicted slope on logarithmic axes."""
+TRIES = 20
+"""The number of random problems that are tried to find one on which every method is stable."""
 LAWS = {
     "exact": "exact law",
     "pairs": "law of pairs of agents",
@@ -68,3 +73,25 @@ def slope_doubt(x: Any, doubts: Any) -> float:
 def settling(prediction: Prediction, part: float) -> int:
     """Returns the number of rounds after which a deviation has fallen to this fraction of itself without noise."""
     return math.ceil(math.log(part) / math.log(spectral_radius(prediction.transition)))
+
+
+@phase("build")
+def draw_stable(instance: Instance, algorithms: Sequence[AbstractAlgorithm]) -> tuple[Problem, int]:
+    """Returns the first random problem on which every method is stable, with keys counted upwards, and its key.
+
+    !!! example
+        >>> problem, key = draw_stable(Instance("quadratic", 4, {"dim": 3}), [fedhsa.FedHSA(0.01, local_steps=5)])
+        >>> key
+        0
+    """
+    growth = 0.0
+    for key in range(instance.key, instance.key + TRIES):
+        problem = instance.change("key", key).build()
+        A, _ = problem.affine_parts()
+        growth = max(spectral_radius(require_rule(algorithm).transition(A)) for algorithm in algorithms)
+        if growth < 1:
+            return problem, key
+    raise ValueError(
+        f"On {TRIES} random problems from `key` {instance.key} on some method diverges (spectral radius {growth:.4g}). "
+        "Use a smaller `step_size` or fewer `local_steps`."
+    )

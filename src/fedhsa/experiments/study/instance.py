@@ -3,17 +3,11 @@
 import dataclasses
 import functools
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ..._linear import spectral_radius
-from ...algorithms import AbstractAlgorithm
 from ...problems import PROBLEMS, Problem
-from ...theory.maps.rounds import require_rule
 from .clock import phase
-
-TRIES = 20
-"""The number of random problems that are tried to find one on which every method is stable."""
 
 
 class Seconds(NamedTuple):
@@ -99,25 +93,3 @@ def repeated(cohort: Problem, copies: int) -> Problem:
         12
     """
     return cohort.take([*range(cohort.num_agents)] * copies)
-
-
-@phase("build")
-def draw_stable(instance: Instance, algorithms: Sequence[AbstractAlgorithm]) -> tuple[Problem, int]:
-    """Returns the first random problem on which every method is stable, with keys counted upwards, and its key.
-
-    !!! example
-        >>> problem, key = draw_stable(Instance("quadratic", 4, {"dim": 3}), [fedhsa.FedHSA(0.01, local_steps=5)])
-        >>> key
-        0
-    """
-    growth = 0.0
-    for key in range(instance.key, instance.key + TRIES):
-        problem = instance.change("key", key).build()
-        A, _ = problem.affine_parts()
-        growth = max(spectral_radius(require_rule(algorithm).transition(A)) for algorithm in algorithms)
-        if growth < 1:
-            return problem, key
-    raise ValueError(
-        f"On {TRIES} random problems from `key` {instance.key} on some method diverges (spectral radius {growth:.4g}). "
-        "Use a smaller `step_size` or fewer `local_steps`."
-    )

@@ -1,6 +1,5 @@
 """FedHSA with Byzantine agents: their effect on either exchange, and the cost of robust rules (claim 45)."""
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -14,11 +13,8 @@ from ...algorithms import AbstractAlgorithm, Byzantine, FedHSA, Robust
 from ...algorithms.attacks import AbstractAttack, Shift, SignFlip
 from ...algorithms.rules import AbstractRule, ConcentrationFilter, CoordinateMedian, GeometricMedian, TrimmedMean
 from ...problems import Problem, quadratic
-from ...statistics import Estimate
 from ...theory.exact import round_map
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures
 
 MEAN, MEDIAN, TRIMMED, GEOMETRIC, FILTER = "mean", "median", "trimmed mean", "geometric median", "filter"
 PLACES = {"operators": (True, False), "displacements": (False, True), "both": (True, True)}
@@ -40,7 +36,6 @@ ASIDE = 0.22
 """The distance of the two exchanges from the middle of a rule's place in the figure."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Adversaries(AbstractStudy):
     """Quadratic agents, one of which is Byzantine; limits without noise, and floors of equal agents with noise."""
 

@@ -1,6 +1,5 @@
 """Too many local steps: the simulated onset of FedHSA's divergence, against the stability limit of its round map."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -12,9 +11,7 @@ from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA, OneExchangeFedHSA
 from ...problems import Problem, quadratic, td
 from ...theory import predict
 from ...theory.maps.rounds import LocalRule
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, rows_of
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Outcome, Runner, figures, rows_of
 from .contraction import fed_hsa_boundary, one_exchange_boundary, one_exchange_map
 
 COLOUR = figures.colours(["FedHSA", "SCAFFLSA", "OneExchangeFedHSA"])
@@ -23,7 +20,6 @@ SHARP = 2e-3
 """The tolerance of a measured factor per round relative to the spectral radius."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Boundary(AbstractStudy):
     r"""Step sizes and local steps on three problems: the error's factor per round, and the spectral radius."""
 
@@ -37,11 +33,9 @@ class Boundary(AbstractStudy):
     num_agents: int = 20
     dim: int = 10
     num_states: int = 20
-    """The number of states of the TD problem."""
     min_eigenvalue: float = 1e-6
     """The smallest curvature of every agent of the quadratic problem."""
     problem_key: int = 0
-    """The key of the random problems."""
     local_steps: tuple[int, ...] = (1, 2, 3, 5, 10, 30, 100, 1000)
     parts: tuple[float, ...] = (0.1, 0.25, 0.5, 0.8, 1.25, 2.0, 4.0)
     """The step size times local steps, relative to the boundary at the most local steps."""

@@ -1,6 +1,5 @@
 """FedHSA with both exchanges compressed: the floor with each kind of memory, and the error per byte (claim 20)."""
 
-import dataclasses
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -9,15 +8,11 @@ from ... import statistics
 from ...algorithms import AbstractAlgorithm, Compressed, FedHSA
 from ...algorithms.codecs import AbstractCodec, Quantised, RandK, Sign, TopK
 from ...problems import Problem, quadratic
-from ...statistics import Estimate
 from ...theory import predict
 from ...theory.laws import compression as laws
 from ...theory.laws.participation import mean_operators
 from ...theory.prediction import FLOAT_BYTES
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns, second_half
-from ..study.checks import Checks
-from ..study.instance import repeated
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, repeated, second_half
 
 PLAIN = "uncompressed"
 PART, LEVELS = 0.3, 4
@@ -45,7 +40,6 @@ EVERY = 5
 """The number of rounds between two records of noisy runs."""
 
 
-@dataclasses.dataclass(frozen=True)
 class CompressedStudy(AbstractStudy):
     """A quadratic problem at several step sizes, with and without noise, and with noise at two numbers of agents."""
 
@@ -190,9 +184,7 @@ class CompressedStudy(AbstractStudy):
             f"root (squared) whatever the step, and with differences the root is reached (squared error {worst:.1g}).",
             f"With noise, at step {self.middle:g}, floors relative to that of uncompressed FedHSA: {floors}. "
             f"{self.copies} times the agents divide the floor by: {speed}.",
-            "Bytes that agents send until an error relative to those of uncompressed FedHSA: "
-            + self._prices(outcome)
-            + ".",
+            f"Bytes that agents send until an error relative to those of uncompressed FedHSA: {self._prices(outcome)}.",
         ]
 
     def _prices(self, outcome: Outcome) -> str:

@@ -13,11 +13,8 @@ from ... import statistics
 from ...algorithms import AbstractAlgorithm, FedHSA, LocalSA, RichardsonRomberg
 from ...problems import quadratic
 from ...theory import Prediction, correlations
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Instance, Outcome, Runner, Table, columns, figures, repeated
 from ..study.foresight import WIDEST, doubt, foresee, settling, slope_doubt
-from ..study.instance import Instance, repeated
 
 METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {"FedHSA": FedHSA, "LocalSA": LocalSA}
 PLAIN, EXTRAPOLATED = 0, 1
@@ -52,7 +49,6 @@ class Setting(NamedTuple):
     step: float
 
 
-@dataclasses.dataclass(frozen=True)
 class Extrapolation(AbstractStudy):
     """Floors against agents and biases against step sizes, before and after extrapolation."""
 
@@ -68,7 +64,6 @@ class Extrapolation(AbstractStudy):
     step_size: float = 0.1
     """The smaller of the two step sizes."""
     copies: tuple[int, ...] = (1, 4, 16, 64)
-    """The numbers of copies of the cohort."""
     step_sweep: tuple[float, ...] = (0.05, 0.1, 0.2)
     """The step sizes with the most agents; half of `step_size` must be included."""
     rounds: int = 1800

@@ -14,10 +14,7 @@ from ...problems import Problem, quadratic
 from ...theory import correlations, exact, predict
 from ...theory.laws.first_order import bias_of
 from ...theory.maps.rounds import LocalRule
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table, columns, rows_of
-from ..study.checks import Checks
-from ..study.instance import Instance, repeated
+from ..study import AbstractStudy, Checks, Instance, Outcome, Runner, Table, columns, figures, repeated, rows_of
 from .contraction import fed_hsa_boundary, one_exchange_boundary, one_exchange_map
 
 METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {
@@ -36,7 +33,6 @@ SMALL = (0.005, 0.01)
 """Fractions of the boundary at which the exact floors' difference shows its power of the step size."""
 
 
-@dataclasses.dataclass(frozen=True)
 class OneExchange(AbstractStudy):
     """Stability, floors, round trips and bias of FedHSA and of its variant with one exchange."""
 
@@ -49,7 +45,6 @@ class OneExchange(AbstractStudy):
     min_eigenvalue: float = 0.1
     """The smallest curvature of every agent."""
     problem_key: int = 0
-    """The key of the random quadratic problem."""
     slopes: tuple[float, ...] = (0.1, 1.0)
     """The slopes of the two scalar operators."""
     local_steps: tuple[int, ...] = (2, 10, 50)

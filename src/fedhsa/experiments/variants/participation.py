@@ -1,6 +1,5 @@
 """FedHSA with partial participation: the floor due to sampling, and the value of replies from all agents (claim 21)."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
@@ -13,13 +12,10 @@ from ... import statistics
 from ...algorithms import SCAFFOLD, AbstractAlgorithm, FedHSA, LocalSA, Partial, cost
 from ...algorithms.sampling import AbstractSampling, Availability, Bernoulli, UniformSampling, WeightedSampling
 from ...problems import Problem, quadratic
-from ...statistics import Estimate
 from ...theory import predict
 from ...theory.laws import participation as laws
 from ...theory.prediction import FLOAT_BYTES
-from ..study import figures
-from ..study.base import AbstractStudy, Outcome, Runner, Table
-from ..study.checks import Checks
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, figures
 
 FED, ALL, LOCAL, SCAFFOLDED = "FedHSA", "FedHSA, all answer", "Local SA", "SCAFFOLD"
 WEIGHTED = "Horvitz-Thompson"
@@ -44,7 +40,6 @@ Case = tuple[str, AbstractAlgorithm, float | None]
 """A label, an algorithm and its exact floor, if there is one."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Participation(AbstractStudy):
     """A quadratic problem small enough that exact floors are sums over all sets of agents."""
 
