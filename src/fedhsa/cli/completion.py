@@ -53,9 +53,6 @@ complete -o default -F _fedhsa fedhsa
 
 def main(arguments: list[str], console: Console) -> int:
     """Runs `fedhsa completion`; returns the exit code."""
-    if not arguments or {"-h", "--help"} & {*arguments}:
-        print(HELP, end="")
-        return 0
     shell = " ".join(arguments)
     if shell not in SHELLS:
         raise UsageError(f"fedhsa completion takes one of {', '.join(SHELLS)}, got {shell!r}.{nearest(shell, SHELLS)}")

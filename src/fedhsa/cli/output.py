@@ -3,8 +3,10 @@
 import contextlib
 import math
 import pathlib
+import signal
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import jax
 from rich.console import Console
@@ -40,6 +42,17 @@ def writable(folder: pathlib.Path) -> Iterator[None]:
         with contextlib.suppress(OSError):
             for new in made:
                 new.rmdir()  # fails if the folder is not empty
+
+
+@contextlib.contextmanager
+def on_signals(stop: Callable[[int, Any], None]) -> Iterator[None]:
+    """Calls a function on Ctrl-C and SIGTERM inside the block, instead of what they do elsewhere."""
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

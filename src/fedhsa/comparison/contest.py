@@ -46,6 +46,8 @@ Progress: TypeAlias = Callable[[str, float], None]
 """Called with a description of the current work and the fraction that is done."""
 Done: TypeAlias = Callable[[Mapping[str, "Entry"], Mapping[str, str]], None]
 """Called with the finished methods and the failed ones whenever a method finishes."""
+Call: TypeAlias = Callable[..., "Entry"]
+"""Tunes and runs one method; may be called with a function of the kind `Progress`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,7 +263,9 @@ def compare(
         ranking = rank({name: entry.score for name, entry in ordered.items()}, signed=signed)
         return Contest(ordered, ranking, len(entries) == len(methods), failures, terms)
 
-    entries, failures = take(problem, methods, terms, centre, progress, lambda *done: so_far(contest(*done)))
+    calls = {name: functools.partial(enter, problem, method, terms, centre) for name, method in methods.items()}
+    work = {name: _work(method, terms) for name, method in methods.items()}
+    entries, failures = take(calls, work, progress, lambda *done: so_far(contest(*done)))
     for name, reason in failures.items():
         warnings.warn(f"{name}: {reason}", stacklevel=2)
     return contest(entries, failures)
@@ -297,20 +301,20 @@ def rootless_step(problem: Problem, terms: Terms) -> float:
 
 
 def _one_by_one(
-    problem: Problem, methods: Mapping[str, Method], terms: Terms, centre: float, progress: Progress, done: Done
+    calls: Mapping[str, Call], work: Mapping[str, int], progress: Progress, done: Done
 ) -> tuple[dict[str, Entry], dict[str, str]]:
     """Runs all methods in order, until Ctrl-C."""
-    total, behind = sum(_work(method, terms) for method in methods.values()), 0
+    total, behind = sum(work.values()), 0
     entries: dict[str, Entry] = {}
     try:
-        for name, method in methods.items():
+        for name, call in calls.items():
 
             def of_all(what: str, part: float, name=name, behind=behind) -> None:
                 progress(f"{name}: {what}", (behind + part) / total)
 
-            entries[name] = enter(problem, method, terms, centre, of_all)
-            behind += _work(method, terms)
-            if len(entries) < len(methods):
+            entries[name] = call(of_all)
+            behind += work[name]
+            if len(entries) < len(calls):
                 done(entries, {})
     except KeyboardInterrupt:
         pass
@@ -318,16 +322,9 @@ def _one_by_one(
 
 
 def _share_out(
-    executor: Executor,
-    problem: Problem,
-    methods: Mapping[str, Method],
-    terms: Terms,
-    centre: float,
-    progress: Progress,
-    done: Done,
+    executor: Executor, calls: Mapping[str, Call], work: Mapping[str, int], progress: Progress, done: Done
 ) -> tuple[dict[str, Entry], dict[str, str]]:
     """Runs all methods on an executor, until Ctrl-C; returns the finished and the failed ones."""
-    work = {name: _work(method, terms) for name, method in methods.items()}
     entries: dict[str, Entry] = {}
     failures: dict[str, str] = {}
 
@@ -335,13 +332,12 @@ def _share_out(
         behind = sum(work[name] for name in (*entries, *failures))
         progress(", ".join(running), behind / sum(work.values()))
 
-    calls = {name: functools.partial(enter, problem, method, terms, centre) for name, method in methods.items()}
     try:
         for name, future in outcomes(executor, calls, show):
             error = future.exception()
             if error is None:
                 entries[name] = future.result()
-                if len(entries) < len(methods):
+                if len(entries) < len(calls):
                     done(entries, failures)
             elif isinstance(error, Exception):
                 failures[name] = sentence(error)

@@ -8,7 +8,7 @@ slider needs no compilation. The tests compare both.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -704,15 +704,21 @@ def to_link(setting: Setting) -> dict[str, str]:
 
 def from_link(words: Any) -> Setting:
     """Return the setting of a link; missing, unreadable and out-of-range values are those of `Setting()`."""
-    plain, given = Setting(), {}
-    for short, (name, least, most) in LINKED.items():
+    given = numbers(Setting, words, LINKED)
+    others = tuple(str(words.get("with") or "").split(","))
+    if len(others) == 2 and all(name in OTHERS for name in others):
+        given["others"] = others
+    return Setting(**given)
+
+
+def numbers(kind: Any, words: Any, linked: Mapping[str, tuple[str, float, float]]) -> dict[str, Any]:
+    """Return the numbers of a link that fit the sliders of a page whose settings are of this `kind`, by name."""
+    found: dict[str, Any] = {}
+    for short, (name, least, most) in linked.items():
         try:
             value = float(words[short])
         except (KeyError, ValueError, TypeError):
             continue
         if least <= value <= most:
-            given[name] = type(getattr(plain, name))(value)
-    others = tuple(str(words.get("with") or "").split(","))
-    if len(others) == 2 and all(name in OTHERS for name in others):
-        given["others"] = others
-    return dataclasses.replace(plain, **given)
+            found[name] = type(getattr(kind, name))(value)
+    return found

@@ -9,7 +9,7 @@ import functools
 import importlib.util
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from ..sources.finite import stationary_law
 from ..theory.laws.additive import AdditiveLaw, HiddenNoise
 from ..theory.laws.first_order import bias_of
 from ..theory.maps.rounds import LocalRule
+from .quadratic import numbers
 
 TASKS = {"evaluation": "the values of a policy", "control": "the best actions"}
 WORLDS = {"lakes": "frozen lakes, each with its own holes", "lake": "one frozen lake", "cliff": "a windy cliff"}
@@ -118,13 +119,17 @@ class Setting:
         return {"layout": LAYOUTS[self.world], **slips, "discount": self.discount}
 
     @property
+    def _agents(self) -> dict[str, Any]:
+        """The arguments that all environments have."""
+        return {"num_agents": self.num_agents, "heterogeneity": self.heterogeneity, "key": self.key}
+
+    @property
     def methods(self) -> dict[str, AbstractAlgorithm]:
         return {name: kind(self.step_size, self.local_steps) for name, kind in METHODS.items()}
 
     def model(self) -> Model:
         """Return the decision processes of the agents."""
-        common = {"num_agents": self.num_agents, "heterogeneity": self.heterogeneity, "key": self.key}
-        return make(self.environment, common | self.options)
+        return make(self.environment, self._agents | self.options)
 
     def chances(self, model: Model) -> np.ndarray:
         """Return the policy that the agents follow, `(S, A)`."""
@@ -158,49 +163,39 @@ class Setting:
             >>> Setting.restored({"num_agents": "many", "colour": "blue"}) == Setting()
             True
         """
-        found: dict[str, Any] = {}
-        for field in dataclasses.fields(cls):
-            text, default = query.get(field.name), cast(Any, field.default)
-            if text is None:
-                continue
-            try:
-                value = type(default)(text)
-            except (TypeError, ValueError):
-                continue
-            if field.name in CHOICES:
-                fits = value in CHOICES[field.name]
-            else:
-                low, high = RANGES[field.name]
-                fits = low <= value <= high
-            if fits:
-                found[field.name] = value
-        return cls(**found)
+        chosen = {name: query[name] for name, known in CHOICES.items() if query.get(name) in known}
+        return cls(**chosen, **numbers(cls, query, {name: (name, *ends) for name, ends in RANGES.items()}))
 
     def python(self) -> str:
         """Return the Python that simulates and predicts this setting, a whole script."""
-        common = {"num_agents": self.num_agents, "heterogeneity": self.heterogeneity, "key": self.key}
-        lines = ["import numpy as np", ""] if self._needs_policy else []
-        lines += ["import fedhsa as fh", "", "", "def build():"]
-        lines += [f"    options = {_literal(common)}", f"    options |= {_literal(self.options)}"]
-        lines += [f'    model = fh.environments.make("{self.environment}", options)']
+        imports, policy, made = "", "", "td.from_model(model)"
         if self.task == "control":
-            made = "fh.problems.q_learning.from_model(model)"
+            made = "q_learning.from_model(model)"
         elif self._needs_policy:
             model = self.model()
             chances = self.chances(model)[0].tolist()
-            lines += [f"    policy = np.tile({chances}, (model.num_states, 1))  # {' '.join(model.actions)}"]
-            made = "fh.problems.td.from_model(model, policy)"
-        else:
-            made = "fh.problems.td.from_model(model)"
-        ending = {"trajectories": "", "independent": ".iid()", "none": ".noiseless()"}[self.sampling]
-        lines += [f"    return {made}{ending}", "", "", 'if __name__ == "__main__":', "    problem = build()"]
+            imports, made = "import numpy as np\n\n", "td.from_model(model, policy)"
+            policy = f"    policy = np.tile({chances}, (model.num_states, 1))  # {' '.join(model.actions)}\n"
+        made += {"trajectories": "", "independent": ".iid()", "none": ".noiseless()"}[self.sampling]
         arguments = f"{self.step_size}, local_steps={self.local_steps}"
-        lines += [f"    for method in fh.FedHSA({arguments}), fh.LocalSA({arguments}):"]
-        lines += [f"        result = fh.simulate(problem, method, rounds={self.rounds}, seeds={self.seeds})"]
-        lines += ['        print(type(method).__name__, "simulated:", result.error[:, -1].mean())']
-        if self.task == "evaluation":
-            lines += ["        print(fh.theory.predict(problem, method))  # may take a minute"]
-        return "\n".join(lines) + "\n"
+        predicted = "        print(fh.theory.predict(problem, method))  # may take a minute\n"
+        return f"""\
+{imports}import fedhsa as fh
+
+
+def build():
+    options = {_literal(self._agents)}
+    options |= {_literal(self.options)}
+    model = fh.environments.make("{self.environment}", options)
+{policy}    return fh.problems.{made}
+
+
+if __name__ == "__main__":
+    problem = build()
+    for method in fh.FedHSA({arguments}), fh.LocalSA({arguments}):
+        result = fh.simulate(problem, method, rounds={self.rounds}, seeds={self.seeds})
+        print(type(method).__name__, "simulated:", result.error[:, -1].mean())
+{predicted if self.task == "evaluation" else ""}"""
 
     def command(self) -> str:
         """Return the command that simulates this setting; it may need the Python, saved as `grid_world.py`."""
