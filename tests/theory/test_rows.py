@@ -15,14 +15,7 @@ def numbers(x, y):
     """Operations on real numbers, `x` of shape (3, 4) and `y` of shape (4,)."""
     positive = jnp.abs(x) + 0.5
     yield from (x + y[None], x - 1, 2 * x, x / 3, -x, lax.sign(x), positive, jnp.floor(x), lax.square(x), x**3)
-    yield from (
-        jnp.exp(x),
-        jnp.expm1(x),
-        jnp.log(positive),
-        jnp.log1p(positive),
-        jnp.sqrt(positive),
-        positive ** y[None],
-    )
+    yield from (jnp.exp(x), jnp.expm1(x), jnp.log(positive), jnp.log1p(positive), jnp.sqrt(positive), positive**y[None])
     yield from (jnp.maximum(x, 0.1), jnp.minimum(x, y[None]), lax.rem(x, jnp.full_like(x, 0.4)))
     yield from (x.sum(1), x.sum(), jnp.prod(x, axis=0), jnp.max(x, axis=1), jnp.min(x, axis=(0, 1)))
     yield from (x @ y, jnp.einsum("ab,cb->ac", x, CONSTANT), jnp.einsum("ab,ab->a", x, x))
@@ -35,14 +28,7 @@ def numbers(x, y):
 
 def places(x, k, whole):
     """Operations on whole numbers, `k` and `whole` of shape (5,), and on places that they name."""
-    yield from (
-        whole & 6,
-        whole | 8,
-        whole ^ 5,
-        ~whole,
-        lax.div(whole, jnp.full_like(whole, 3)),
-        lax.rem(whole, whole + 9),
-    )
+    yield from (whole & 6, whole | 8, whole ^ 5, ~whole, lax.div(whole, jnp.full_like(whole, 3)), lax.rem(whole, whole + 9))
     yield from (whole == 2, whole != 2, whole < 2, whole <= 2, whole > 2, whole >= 2, whole.astype(float))
     yield from (lax.dynamic_slice(x, (k, k), (2, 3)), x[k % 3], lax.select_n(k % 3, x, 2 * x, 3 * x))
     yield from (jnp.where(whole > 2, 1.0, -1.0), lax.broadcasted_iota(int, (2, 3), 1))
