@@ -20,8 +20,9 @@ from ..engine import simulate as run
 from ..environments import Model, make
 from ..environments.model import DOWN, RIGHT, UP
 from ..problems import Problem, q_learning, td
-from ..sources.finite import stationary_law
-from ..theory.laws.additive import AdditiveLaw, HiddenNoise
+from ..sources.finite import FiniteChain, stationary_law
+from ..theory.laws.additive import AdditiveLaw, chain_noise
+from ..theory.laws.finite import FiniteLaw
 from ..theory.laws.first_order import bias_of
 from ..theory.maps.rounds import LocalRule
 from .quadratic import numbers
@@ -411,8 +412,7 @@ def _bellman(setting: Setting, model: Model, chances: np.ndarray, chain: Any, st
     S = model.num_states
     # A cell that ends an episode represents the start of the next episode.
     visits = np.stack([np.bincount(own, pi, S) for own, pi in zip(chain.states, stationary, strict=True)])
-    onward = np.where(model.ends[:, None, None, :], 0.0, model.discount[:, None, None, None] * model.transitions)
-    onward, rewards = np.where(model.ends[:, :, None, None], 0.0, onward), model.action_rewards()
+    onward, rewards = model.going_on(), model.action_rewards()
     visits = np.where(visits > NEVER, visits, 0.0)
     if setting.task == "control":
         return Bellman(visits[..., None] * chances, rewards, onward)
@@ -500,7 +500,7 @@ class WorldNoise:
 
     def law(self, rule: LocalRule, transition, offset, A: np.ndarray, limit: np.ndarray) -> tuple[AdditiveLaw, float]:
         """Return the law of the error, and the estimated relative error of its floor."""
-        M, H, P, pi = len(A), rule.local_steps, self.chain.transition, self.pi
+        M, P, pi = len(A), self.chain.transition, self.pi
         theta = limit[self.kept, 0]
         path = self._path(rule, A, theta)
         errors = self.errors(path)  # (M, H, N, N)
@@ -511,22 +511,14 @@ class WorldNoise:
         if not self.independent:
             spread -= np.einsum("ms,mhds->mhd", pi, (rows + means[..., None]) ** 2)
         seen = np.einsum("mhab,mhb,mhcb->hac", K, spread, K, optimize=True)
+        noise = chain_noise(FiniteLaw(FiniteChain(P, pi), pairs=False, independent=self.independent), K @ rows)
         if self.independent:
             centre = np.einsum("mhab,mhb->mha", K, means)
-            seen -= np.einsum("mha,mhc->hac", centre, centre)
-            none, empty = np.zeros((M, 0, 0)), np.zeros((M, H, self.dim, 0))
-            noise = HiddenNoise(none, empty, none, seen, empty, none, none, np.zeros((M, 0)))
-            law = AdditiveLaw(transition, offset, noise, "The method", basis="additive noise")
+            noise = noise._replace(seen=seen - np.einsum("mha,mhc->hac", centre, centre))
         else:
-            fresh = leaving - (rows * pi[:, None, None]) @ P[:, None]
-            Q = transpose(P - pi[:, None, :])
-            covariance = pi[:, :, None] * np.eye(pi.shape[1]) - pi[:, :, None] * pi[:, None, :]
-            hidden = covariance - Q @ covariance @ transpose(Q)
-            noise = HiddenNoise(
-                Q, K @ rows, hidden, seen, K @ fresh, covariance, covariance, np.zeros((M, pi.shape[1]))
-            )
-            push = (np.eye(len(transition)) - transition) @ self.markov_bias(rule, A, theta)
-            law = AdditiveLaw(transition, offset + push, noise, "The method", basis="additive noise")
+            noise = noise._replace(seen=seen, both=K @ (leaving - (rows * pi[:, None, None]) @ P[:, None]))
+        push = (np.eye(len(transition)) - transition) @ self.markov_bias(rule, A, theta)
+        law = AdditiveLaw(transition, offset + push, noise, "The method", basis="additive noise")
         own = len(A) * law.added()
         return law, self.strength(law.stationary().covariance + own, theta)
 
