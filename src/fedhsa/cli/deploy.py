@@ -92,34 +92,34 @@ def _ray(args: list[str], console: Console) -> int:
 
     if settings.address == "local":
         _rehearse(plan, settings)
-    how: dict[str, Any] = {"address": settings.address, "actors": settings.actors, "config": settings.config_of_sites()}
     with programs.kept(settings.cache), writable(folder), _watching(settings, console) as watch:
-        result = federate_on_ray(plan, folder=folder, watch=watch, **how, **_terms(settings, args))
+        result = federate_on_ray(
+            plan,
+            address=settings.address,
+            actors=settings.actors,
+            folder=folder,
+            watch=watch,
+            config=settings.config_of_sites(),
+            **_terms(settings, args),
+        )
     return _finish(console, settings, result)
 
 
 def _grpc(args: list[str], console: Console) -> int:
     settings = parse(GrpcSettings, args)
     need_grpc()
-    plan = settings.plan()
     with programs.kept(settings.cache), writable(settings.folder), _watching(settings, console) as watch:
-        result = _serve_grpc(plan, settings, settings.listen, settings.keys, watch, args, console)
+        result = _serve_grpc(settings, settings.listen, settings.keys, watch, args, console)
     return _finish(console, settings, result)
 
 
 def _serve_grpc(
-    plan: deploy.Plan,
-    settings: AbstractDeploySettings,
-    listen: str,
-    keys: pathlib.Path,
-    watch: Watch,
-    args: list[str],
-    console: Console,
+    settings: AbstractDeploySettings, listen: str, keys: pathlib.Path, watch: Watch, args: list[str], console: Console
 ) -> Result:
     from ..deploy.grpc import federate_on_grpc
 
     return federate_on_grpc(
-        plan,
+        settings.plan(),
         listen=listen,
         keys=keys,
         folder=settings.folder,
@@ -159,7 +159,7 @@ def _demo_over_grpc(settings: DemoSettings, args: list[str], console: Console) -
             ) as nodes,
             _watching(settings, console) as watch,
         ):
-            result = _serve_grpc(plan, settings, listen, nodes.keys / "server", watch, args, console)
+            result = _serve_grpc(settings, listen, nodes.keys / "server", watch, args, console)
     console.print("The nodes are stopped.")
     return _finish(console, settings, result)
 
