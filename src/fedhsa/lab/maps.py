@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 
 from .._numbers import tick
-from ..environments.model import ARROWS, CELLS
+from ..environments.model import CELLS
+from ..plots._maps import POINTING
 from .svg import escape, picture, points, tag
 
 SIDE = 64.0
 """The side of a cell in the units of the picture."""
-POINTING = dict(zip(ARROWS, ((-1, 0), (0, 1), (1, 0), (0, -1)), strict=True))
-"""The direction of each arrow, in columns and rows."""
 MARKS = {"S": "start", "G": "goal", "H": "hole", "C": "cliff", "E": "end"}
 
 
