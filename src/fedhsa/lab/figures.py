@@ -81,11 +81,11 @@ def floor_bars(seen: Mapping[str, Seen]) -> str:
             bias, noise = one.floor
             total = one.floor.total or 1.0
             share = 100 * bias / total
-            bias_part = (
-                f'<span style="width:{share:.2f}%;background:{colour}" title="squared bias {tick(bias)}"></span>'
+            full, pale = (f'style="width:{part:.2f}%;background:{colour}"' for part in (share, 100 - share))
+            bar = (
+                f'<div class="fh-bar"><span {full} title="squared bias {tick(bias)}"></span>'
+                f'<span {pale} class="fh-pale" title="noise {tick(noise)}"></span></div>'
             )
-            pale = f'style="width:{100 - share:.2f}%;background:{colour}" class="fh-pale"'
-            bar = f'<div class="fh-bar">{bias_part}<span {pale} title="noise {tick(noise)}"></span></div>'
             ratio = total / best if best > 0 else 1.0
             versus = "lowest" if ratio < 1.005 else f"{tick(float(f'{ratio:.2g}'))} times the lowest"
             zero = "0" if bias == 0 else tick(bias)
