@@ -24,9 +24,8 @@ from ..experiments.run.reproduce import Finished, Status, entry, run
 from ..experiments.study.base import AbstractStudy
 from ..experiments.study.checks import FAIL, PASS, UNDECIDED
 from . import programs
-from .cluster import executor
 from .errors import FailedRunError, UsageError
-from .output import FAILED, INTERRUPTED, writable
+from .output import FAILED, INTERRUPTED, executor, writable
 from .reproduce import ReproduceSettings, in_toml
 from .screen import PlainTable, status_line
 

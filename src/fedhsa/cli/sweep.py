@@ -21,9 +21,8 @@ from ..problems import Problem
 from ..problems.make import makers
 from . import forecast, memory, pace
 from .build import FLAGS, make_algorithms, make_problem
-from .cluster import executor
 from .errors import UsageError
-from .output import exit_code, fits_in_memory, writable
+from .output import executor, exit_code, fits_in_memory, writable
 from .settings import SweepSettings
 from .tracks import Tracks
 
