@@ -46,8 +46,6 @@ Progress: TypeAlias = Callable[[str, float], None]
 """Called with a description of the current work and the fraction that is done."""
 Done: TypeAlias = Callable[[Mapping[str, "Entry"], Mapping[str, str]], None]
 """Called with the finished methods and the failed ones whenever a method finishes."""
-Call: TypeAlias = Callable[..., "Entry"]
-"""Tunes and runs one method; may be called with a function of the kind `Progress`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,9 +261,7 @@ def compare(
         ranking = rank({name: entry.score for name, entry in ordered.items()}, signed=signed)
         return Contest(ordered, ranking, len(entries) == len(methods), failures, terms)
 
-    calls = {name: functools.partial(enter, problem, method, terms, centre) for name, method in methods.items()}
-    work = {name: _work(method, terms) for name, method in methods.items()}
-    entries, failures = take(calls, work, progress, lambda *done: so_far(contest(*done)))
+    entries, failures = take(problem, methods, terms, centre, progress, lambda *done: so_far(contest(*done)))
     for name, reason in failures.items():
         warnings.warn(f"{name}: {reason}", stacklevel=2)
     return contest(entries, failures)
@@ -301,20 +297,20 @@ def rootless_step(problem: Problem, terms: Terms) -> float:
 
 
 def _one_by_one(
-    calls: Mapping[str, Call], work: Mapping[str, int], progress: Progress, done: Done
+    problem: Problem, methods: Mapping[str, Method], terms: Terms, centre: float, progress: Progress, done: Done
 ) -> tuple[dict[str, Entry], dict[str, str]]:
     """Runs all methods in order, until Ctrl-C."""
-    total, behind = sum(work.values()), 0
+    total, behind = sum(_work(method, terms) for method in methods.values()), 0
     entries: dict[str, Entry] = {}
     try:
-        for name, call in calls.items():
+        for name, method in methods.items():
 
             def of_all(what: str, part: float, name=name, behind=behind) -> None:
                 progress(f"{name}: {what}", (behind + part) / total)
 
-            entries[name] = call(of_all)
-            behind += work[name]
-            if len(entries) < len(calls):
+            entries[name] = enter(problem, method, terms, centre, of_all)
+            behind += _work(method, terms)
+            if len(entries) < len(methods):
                 done(entries, {})
     except KeyboardInterrupt:
         pass
@@ -322,9 +318,16 @@ def _one_by_one(
 
 
 def _share_out(
-    executor: Executor, calls: Mapping[str, Call], work: Mapping[str, int], progress: Progress, done: Done
+    executor: Executor,
+    problem: Problem,
+    methods: Mapping[str, Method],
+    terms: Terms,
+    centre: float,
+    progress: Progress,
+    done: Done,
 ) -> tuple[dict[str, Entry], dict[str, str]]:
     """Runs all methods on an executor, until Ctrl-C; returns the finished and the failed ones."""
+    work = {name: _work(method, terms) for name, method in methods.items()}
     entries: dict[str, Entry] = {}
     failures: dict[str, str] = {}
 
@@ -332,12 +335,13 @@ def _share_out(
         behind = sum(work[name] for name in (*entries, *failures))
         progress(", ".join(running), behind / sum(work.values()))
 
+    calls = {name: functools.partial(enter, problem, method, terms, centre) for name, method in methods.items()}
     try:
         for name, future in outcomes(executor, calls, show):
             error = future.exception()
             if error is None:
                 entries[name] = future.result()
-                if len(entries) < len(calls):
+                if len(entries) < len(methods):
                     done(entries, failures)
             elif isinstance(error, Exception):
                 failures[name] = sentence(error)
