@@ -10,7 +10,7 @@ import fedhsa as fh
 from fedhsa import deploy
 from fedhsa.cli import compare, main, memory, sweep
 from fedhsa.cli import run as run_module
-from fedhsa.cli.node_settings import NodeSettings
+from fedhsa.cli.deploy_settings import NodeSettings
 from fedhsa.cli.settings import CompareSettings, RunSettings, SweepSettings
 from fedhsa.deploy import Limits, Missing, Privacy, plan
 
@@ -35,8 +35,10 @@ def test_the_settings_of_a_simulation_reach_it(monkeypatch, tmp_path):
     noted = Noted()
     monkeypatch.setattr(run_module, "simulate", noted)
     none = types.SimpleNamespace(state=lambda name: None, asked=False, of=lambda name: None)
+    settings = RunSettings(**SIMULATED)
+    work = types.SimpleNamespace(settings=settings, problem=None, algorithms={"": None}, checkpoints=none, tracks=none)
     with pytest.raises(KeyboardInterrupt):
-        run_module._simulate_one(None, None, RunSettings(**SIMULATED), none, "FedHSA", none)  # pyright: ignore
+        run_module._Work.simulate_one(work, "")  # pyright: ignore[reportArgumentType]
     assert noted.of(SIMULATED) == SIMULATED
     monkeypatch.setattr(sweep, "sweep", noted)
     settings = SweepSettings(**SIMULATED, over={"step_size": [0.1, 0.2]}, out=tmp_path / "sweep")

@@ -62,15 +62,11 @@ runs/PROBLEM/compare. `fedhsa analyze` prints a page and saves a figure.
 explains the settings of a command.
 """
 COMPUTING = ("run", "compare", "sweep", "analyze")
-COMMANDS = {name: name for name in (*COMPUTING, "reproduce")} | {
-    "deploy": "deploy_commands",
-    "lab": "lab",
-    "new": "new",
-    "list": "listing",
-    "examples": "examples",
-    "completion": "completion",
-}
+COMMANDS = {name: name for name in (*COMPUTING, "reproduce", "deploy", "lab", "new", "list", "examples", "completion")}
+COMMANDS |= {"deploy": "deploy_commands", "list": "listing"}
 """The commands and the modules that run them; only the requested module is loaded."""
+WORDED = ("new", "examples", "completion")
+"""The commands that take words and show the text `HELP` of their modules without any."""
 
 
 def main(argv: Sequence[str] | None = None, **options: Any) -> int:
@@ -111,7 +107,11 @@ def _dispatch(arguments: list[str], options: dict[str, Any]) -> int:
             raise UsageError(f"fedhsa has the commands {', '.join(COMMANDS)}, got {command!r}.{near}")
         if command in COMPUTING:
             return _compute(command, rest, console, options)
-        return importlib.import_module(f".{COMMANDS[command]}", __name__).main(rest, console)
+        module = importlib.import_module(f".{COMMANDS[command]}", __name__)
+        if command in WORDED and (not rest or {"-h", "--help"} & {*rest}):
+            print(module.HELP, end="")
+            return 0
+        return module.main(rest, console)
     except (UsageError, ValueError) as error:
         return _say(f"fedhsa: {error}", 2)
     except (FailedRunError, BusyError, ImportError) as error:  # ImportError: a package that only some commands need

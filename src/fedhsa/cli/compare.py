@@ -19,8 +19,7 @@ from ..outputs import manifest_head
 from ..problems import Problem
 from . import memory, pace, ranking
 from .build import make_algorithm, make_algorithms, make_problem, title
-from .cluster import executor
-from .output import exit_code, fits_in_memory, writable
+from .output import executor, exit_code, fits_in_memory, writable
 from .settings import CompareSettings
 from .tracks import Tracks
 

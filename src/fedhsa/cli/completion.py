@@ -53,9 +53,6 @@ complete -o default -F _fedhsa fedhsa
 
 def main(arguments: list[str], console: Console) -> int:
     """Runs `fedhsa completion`; returns the exit code."""
-    if not arguments or {"-h", "--help"} & {*arguments}:
-        print(HELP, end="")
-        return 0
     shell = " ".join(arguments)
     if shell not in SHELLS:
         raise UsageError(f"fedhsa completion takes one of {', '.join(SHELLS)}, got {shell!r}.{nearest(shell, SHELLS)}")
@@ -73,12 +70,10 @@ def script(shell: str) -> str:
             tables["choices"][flag] = [*dict.fromkeys([*tables["choices"].get(flag, []), *names])]
     head = "# Completion of the command fedhsa. `fedhsa completion` made it.\n"
     head += "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
-    return head + "".join(_function(name, table) for name, table in tables.items()) + FUNCTION
-
-
-def _function(name: str, table: Mapping[str, list[str]]) -> str:
-    cases = "".join(f'    "{key}") echo "{" ".join(words)}" ;;\n' for key, words in table.items())
-    return f'_fedhsa_{name}() {{\n  case "$1" in\n{cases}  esac\n}}\n'
+    for name, table in tables.items():
+        cases = "".join(f'    "{key}") echo "{" ".join(words)}" ;;\n' for key, words in table.items())
+        head += f'_fedhsa_{name}() {{\n  case "$1" in\n{cases}  esac\n}}\n'
+    return head + FUNCTION
 
 
 def _commands() -> dict[str, Any]:

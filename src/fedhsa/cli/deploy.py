@@ -95,16 +95,12 @@ def _ray(args: list[str], console: Console) -> int:
     with programs.kept(settings.cache), writable(folder), _watching(settings, console) as watch:
         result = federate_on_ray(
             plan,
-            rounds=settings.rounds,
             address=settings.address,
             actors=settings.actors,
-            missing=settings.policy(),
             folder=folder,
-            resume=settings.resume,
             watch=watch,
             config=settings.config_of_sites(),
-            command=_command(settings, args),
-            reply_bound=settings.reply_bound,
+            **_terms(settings, args),
         )
     return _finish(console, settings, result)
 
@@ -112,36 +108,25 @@ def _ray(args: list[str], console: Console) -> int:
 def _grpc(args: list[str], console: Console) -> int:
     settings = parse(GrpcSettings, args)
     need_grpc()
-    plan = settings.plan()
     with programs.kept(settings.cache), writable(settings.folder), _watching(settings, console) as watch:
-        result = _serve_grpc(plan, settings, settings.listen, settings.keys, watch, args, console)
+        result = _serve_grpc(settings, settings.listen, settings.keys, watch, args, console)
     return _finish(console, settings, result)
 
 
 def _serve_grpc(
-    plan: deploy.Plan,
-    settings: AbstractDeploySettings,
-    listen: str,
-    keys: pathlib.Path,
-    watch: Watch,
-    args: list[str],
-    console: Console,
+    settings: AbstractDeploySettings, listen: str, keys: pathlib.Path, watch: Watch, args: list[str], console: Console
 ) -> Result:
     from ..deploy.grpc import federate_on_grpc
 
     return federate_on_grpc(
-        plan,
-        rounds=settings.rounds,
+        settings.plan(),
         listen=listen,
         keys=keys,
         folder=settings.folder,
-        missing=settings.policy(),
-        resume=settings.resume,
         watch=watch,
         say=lambda words: _print(console, words),
-        command=_command(settings, args),
         sync=getattr(settings, "sync", True),
-        reply_bound=settings.reply_bound,
+        **_terms(settings, args),
     )
 
 
@@ -174,7 +159,7 @@ def _demo_over_grpc(settings: DemoSettings, args: list[str], console: Console) -
             ) as nodes,
             _watching(settings, console) as watch,
         ):
-            result = _serve_grpc(plan, settings, listen, nodes.keys / "server", watch, args, console)
+            result = _serve_grpc(settings, listen, nodes.keys / "server", watch, args, console)
     console.print("The nodes are stopped.")
     return _finish(console, settings, result)
 
@@ -261,16 +246,12 @@ def _write(
     return write_app(
         folder,
         settings.plan(),
-        rounds=settings.rounds,
         out=out,
         state=state,
         config=settings.config_of_sites(),
-        missing=settings.policy(),
-        reply_bound=settings.reply_bound,
-        resume=settings.resume,
-        command=_command(settings, args),
         events="words" if getattr(settings, "write", None) is not None else "json",
         keys=keys,
+        **_terms(settings, args),
     )
 
 
@@ -314,6 +295,12 @@ def _print(console: Console, text: str) -> None:
 
 def _command(settings: AbstractDeploySettings, args: Sequence[str]) -> str:
     return shlex.join(["fedhsa", *settings.command.split(), *args])
+
+
+def _terms(settings: AbstractDeploySettings, args: Sequence[str]) -> dict[str, Any]:
+    """The arguments of a run that are the same on every transport."""
+    terms = {"rounds": settings.rounds, "missing": settings.policy(), "resume": settings.resume}
+    return {**terms, "reply_bound": settings.reply_bound, "command": _command(settings, args)}
 
 
 def _line_printer(console: Console, watch: Watch, verbose: bool) -> Callable[[str], None]:

@@ -48,9 +48,6 @@ def names() -> dict[str, str]:
 
 def main(arguments: list[str], console: Console) -> int:
     """Runs `fedhsa examples`; returns the exit code."""
-    if not arguments or {"-h", "--help"} & {*arguments}:
-        print(HELP, end="")
-        return 0
     command, *rest = arguments
     if command == "list" and not rest:
         table = PlainTable("example", "shows")

@@ -17,6 +17,7 @@ from ..engine import LostProcessError, join_processes
 from ..engine.hosts import address, free_port, job_size, leave_at_once, this_machine
 from ..engine.peers import Peers
 from .errors import FailedRunError, UsageError
+from .output import on_signals
 from .settings import RunSettings
 
 GRACE = 20.0
@@ -117,15 +118,10 @@ def start(count: int, arguments: Sequence[str]) -> int:
             subprocess.Popen([*own, str(i), *arguments], stdin=subprocess.PIPE, **output)
             for i, output in enumerate(outputs)
         ]
-        before = {
-            number: signal.signal(number, lambda number, _: _send(processes, number))
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
         try:
-            failed = _wait(processes)
+            with on_signals(lambda number, _: _send(processes, number)):
+                failed = _wait(processes)
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
             _send(processes, signal.SIGKILL)
             for process in processes:
                 process.wait()

@@ -43,8 +43,6 @@ def main(args: list[str], console: Console) -> int:
     settings = parse_flags(InitSettings, args, InitSettings())
     from ..deploy.init import write_files
 
-    written = write_files(
-        settings.folder, host=settings.host, port=settings.port, nodes=settings.nodes, flower=settings.flower
-    )
+    written = write_files(**vars(settings))
     console.print(f"Wrote {len(written)} files to {settings.folder}; begin with README.txt.", soft_wrap=True)
     return 0

@@ -46,9 +46,6 @@ SKELETONS = pathlib.Path(__file__).with_name("skeletons")
 
 def main(arguments: list[str], console: Console) -> int:
     """Runs `fedhsa new` and returns the exit code."""
-    if not arguments or {"-h", "--help"} & set(arguments):
-        print(HELP, end="")
-        return 0
     kind, *rest = arguments
     if kind not in KINDS:
         raise UsageError(f"fedhsa new makes one of {', '.join(KINDS)}, got {kind!r}.{nearest(kind, KINDS)}")

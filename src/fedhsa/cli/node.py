@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import logging
-import signal
 import sys
 import threading
 
@@ -13,8 +12,9 @@ from .. import deploy
 from .._extras import need
 from ..deploy import prometheus
 from ..deploy.address import split_address
+from .deploy_settings import NodeSettings, SuperlinkSettings
 from .errors import FailedRunError
-from .node_settings import NodeSettings, SuperlinkSettings
+from .output import on_signals
 from .parsing import parse_flags
 
 
@@ -102,12 +102,8 @@ def _until_stopped():
             sys.exit(128 + number)
         ended.set()
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with on_signals(stop):
         yield ended
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class _ToConsole(logging.Handler):

@@ -1,10 +1,13 @@
-"""Shared parts of the commands that run simulations: the output folder, the memory check, and the final table."""
+"""Shared parts of the commands that run simulations: the folder, the executor, the memory check, the final table."""
 
 import contextlib
 import math
 import pathlib
+import signal
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
+from typing import Any
 
 import jax
 from rich.console import Console
@@ -15,6 +18,7 @@ from ..engine import Result, Sweep
 from ..engine.result import brief
 from ..outputs import final, quantity, status
 from .errors import FailedRunError
+from .settings import RayFlags
 
 FAILED = 1
 """The exit code after a failure."""
@@ -43,6 +47,17 @@ def writable(folder: pathlib.Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def on_signals(stop: Callable[[int, Any], None]) -> Iterator[None]:
+    """Calls a function on Ctrl-C and SIGTERM inside the block, instead of what they do elsewhere."""
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
 def fits_in_memory(what: str) -> Iterator[None]:
     """Turns a lack of memory, the host's or the device's, into a sentence about `what`."""
     try:
@@ -56,6 +71,23 @@ def fits_in_memory(what: str) -> Iterator[None]:
     else:
         return
     raise FailedRunError(f"{what} does not fit in memory: {reason} Use fewer agents, seeds, parameters or local steps.")
+
+
+@contextlib.contextmanager
+def executor(settings: RayFlags, console: Console, as_on: int | None = None) -> Iterator[Executor | None]:
+    """Yields the executor that the flags request, None for this process; `as_on` is as for `ray_executor`."""
+    if not (settings.ray or settings.ray_address):
+        yield None
+        return
+    from ..deploy import ray_executor
+
+    with contextlib.ExitStack() as stack:
+        try:
+            found = stack.enter_context(ray_executor(settings.ray_address, as_on=as_on))
+        except ConnectionError as error:
+            raise FailedRunError(str(error).replace("`address`", "`ray`")) from error
+        console.print(f"Ray: {found.cores} cores {found.where}.", soft_wrap=True)
+        yield found
 
 
 def exit_code(console: Console, found: Contest | Sweep, done: str) -> int:

@@ -23,11 +23,9 @@ from ..experiments.run import lanes, presets, store
 from ..experiments.run.reproduce import Finished, Status, entry, run
 from ..experiments.study.base import AbstractStudy
 from ..experiments.study.checks import FAIL, PASS, UNDECIDED
-from ..experiments.study.claims import Claim
 from . import programs
-from .cluster import executor
 from .errors import FailedRunError, UsageError
-from .output import FAILED, INTERRUPTED, writable
+from .output import FAILED, INTERRUPTED, executor, writable
 from .reproduce import ReproduceSettings, in_toml
 from .screen import PlainTable, status_line
 
@@ -195,7 +193,9 @@ def _report(
 def _show(console: Console, report: Report, settings: ReproduceSettings) -> None:
     table = PlainTable("claim", "", "verdict", "checks")
     for claim in report.claims:
-        table.add_row(str(claim.number), claim.title, claim.verdict or "not checked", _counted(claim))
+        passed = sum(check.verdict == PASS for check in claim.checks)
+        counted = f"{passed} of {len(claim.checks)}" if claim.checks else ""
+        table.add_row(str(claim.number), claim.title, claim.verdict or "not checked", counted)
     console.print(table)
     for verdict, word in ((FAIL, "Failed"), (UNDECIDED, "Not decided")):
         for check in (check for claim in report.claims for check in claim.checks if check.verdict == verdict):
@@ -204,11 +204,6 @@ def _show(console: Console, report: Report, settings: ReproduceSettings) -> None
             numbers = f"measured {check.measured:.6g}, expected {expected}{why}"
             console.print(f"{word}: {check.name}: {numbers}.", soft_wrap=True)
     console.print(f"Page: {settings.out / 'report.html'}", soft_wrap=True)
-
-
-def _counted(claim: Claim) -> str:
-    passed = sum(check.verdict == PASS for check in claim.checks)
-    return f"{passed} of {len(claim.checks)}" if claim.checks else ""
 
 
 def _list(console: Console, chosen: dict[str, AbstractStudy]) -> None:

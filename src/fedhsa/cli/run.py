@@ -57,12 +57,12 @@ def _run(settings: RunSettings, command: str, console: Console, peers: Peers) ->
     for sentence in predicted.announce(settings):
         console.print(sentence, soft_wrap=True)
     started = datetime.datetime.now(datetime.UTC)
-    checkpoints = Checkpoints(settings, problem)
-    tracks = Tracks(settings, settings.folder)
+    work = _Work(settings, problem, algorithms)
+    checkpoints, tracks = work.checkpoints, work.tracks
     with writable(settings.folder), checkpoints.started(settings.resume), tracks.open():
         rehearsal = threading.Thread(target=plots.rehearse, daemon=True)
         rehearsal.start()  # Python has time for this while XLA compiles
-        results = _simulate(problem, algorithms, settings, checkpoints, peers, tracks)
+        results = work.simulate(peers)
         complete = len(results) == len(algorithms) and all(result.complete for result in results.values())
         if results:
             rehearsal.join()
@@ -96,85 +96,78 @@ def _run(settings: RunSettings, command: str, console: Console, peers: Peers) ->
 def _help(settings: RunSettings, peers: Peers) -> None:
     """Runs the other processes, which simulate together with the first process; it sends them the remaining work."""
     problem = make_problem(settings)
-    algorithms = make_algorithms(settings, problem)
-    checkpoints, tracks = Checkpoints(settings, problem), Tracks(settings, settings.folder)
+    work = _Work(settings, problem, make_algorithms(settings, problem))
     left, _ = peers.from_first(lambda: (None, []))
     for name in left:
-        if not _simulate_one(problem, algorithms[name], settings, checkpoints, name, tracks).complete:
+        if not work.simulate_one(name).complete:
             break
 
 
-def _simulate(
-    problem: Problem,
-    algorithms: Mapping[str, AbstractAlgorithm],
-    settings: RunSettings,
-    checkpoints: Checkpoints,
-    peers: Peers,
-    tracks: Tracks,
-) -> dict[str, Result]:
-    """Runs the algorithms one after the other; Ctrl-C ends the list early."""
-    results: dict[str, Result] = {}
-    told = pace.lines(settings.progress)
-    prices = {name: functools.partial(cost, problem, algorithm) for name, algorithm in algorithms.items()}
-    found = {name: checkpoints.finished(name, prices[name]) if settings.resume else None for name in algorithms}
-    peers.from_first(lambda: ([name for name, result in found.items() if result is None], []))
-    try:
-        for number, (name, algorithm) in enumerate(algorithms.items()):
+class _Work:
+    """The simulations of a run, with their checkpoints and tracks."""
 
-            def say(done: int, name: str = name, number: int = number) -> None:
-                if told is not None:
-                    told(name, (number + done / settings.rounds) / len(algorithms))
+    def __init__(self, settings: RunSettings, problem: Problem, algorithms: Mapping[str, AbstractAlgorithm]):
+        self.settings, self.problem, self.algorithms = settings, problem, algorithms
+        self.checkpoints, self.tracks = Checkpoints(settings, problem), Tracks(settings, settings.folder)
 
-            progress = say if told is not None else None if settings.progress else False
-            result = found[name]
-            if result is None:
-                result = _simulate_one(problem, algorithm, settings, checkpoints, name, tracks, progress)
-            if result.complete or result.rounds[-1] > 0:
-                results[name] = result
-            if not result.complete:
-                break
-    except KeyboardInterrupt:
-        pass
-    return results
+    def simulate(self, peers: Peers) -> dict[str, Result]:
+        """Runs the algorithms one after the other; Ctrl-C ends the list early."""
+        results: dict[str, Result] = {}
+        told, count = pace.lines(self.settings.progress), len(self.algorithms)
+        found = {name: self._finished(name) for name in self.algorithms}
+        peers.from_first(lambda: ([name for name, result in found.items() if result is None], []))
+        try:
+            for number, name in enumerate(self.algorithms):
 
+                def say(done: int, name: str = name, number: int = number) -> None:
+                    if told is not None:
+                        told(name, (number + done / self.settings.rounds) / count)
 
-def _simulate_one(
-    problem: Problem,
-    algorithm: AbstractAlgorithm,
-    settings: RunSettings,
-    checkpoints: Checkpoints,
-    name: str,
-    tracks: Tracks,
-    progress: ShowProgress = False,
-) -> Result:
-    state = checkpoints.state(name)
-    resuming = state is not None and state.exists()
-    run = functools.partial(
-        simulate,
-        problem,
-        algorithm,
-        rounds=settings.rounds,
-        seeds=settings.seeds,
-        key=settings.key,
-        every=settings.every,
-        dtype=settings.dtype,
-        progress=progress,
-        tracker=tracks.of(name),
-    )
-    # By default, a state is saved only at the end. Without a state to resume from, the run starts.
-    often = None if checkpoints.asked else settings.rounds
-    try:
-        with fits_in_memory(name):
-            return run(checkpoint=state, checkpoint_every=often, resume=state is not None)
-    except IndescribableError:  # the settings of the state cannot be described
-        if checkpoints.asked:
+                progress = say if told is not None else None if self.settings.progress else False
+                result = found[name] or self.simulate_one(name, progress)
+                if result.complete or result.rounds[-1] > 0:
+                    results[name] = result
+                if not result.complete:
+                    break
+        except KeyboardInterrupt:
+            pass
+        return results
+
+    def _finished(self, name: str) -> Result | None:
+        """Returns the result of an algorithm that an earlier run has finished, if this run continues it."""
+        price = functools.partial(cost, self.problem, self.algorithms[name])
+        return self.checkpoints.finished(name, price) if self.settings.resume else None
+
+    def simulate_one(self, name: str, progress: ShowProgress = False) -> Result:
+        """Runs one algorithm, from its checkpoint if there is one."""
+        settings, state = self.settings, self.checkpoints.state(name)
+        resuming = state is not None and state.exists()
+        run = functools.partial(
+            simulate,
+            self.problem,
+            self.algorithms[name],
+            rounds=settings.rounds,
+            seeds=settings.seeds,
+            key=settings.key,
+            every=settings.every,
+            dtype=settings.dtype,
+            progress=progress,
+            tracker=self.tracks.of(name),
+        )
+        # By default, a state is saved only at the end. Without a state to resume from, the run starts.
+        often = None if self.checkpoints.asked else settings.rounds
+        try:
+            with fits_in_memory(name):
+                return run(checkpoint=state, checkpoint_every=often, resume=state is not None)
+        except IndescribableError:  # the settings of the state cannot be described
+            if self.checkpoints.asked:
+                raise
+            with fits_in_memory(name):
+                return run()
+        except ValueError as error:
+            if resuming:  # all other arguments were checked before
+                raise FailedRunError(str(error)) from error
             raise
-        with fits_in_memory(name):
-            return run()
-    except ValueError as error:
-        if resuming:  # all other arguments were checked before
-            raise FailedRunError(str(error)) from error
-        raise
 
 
 def _already_done(settings: RunSettings) -> bool:

@@ -49,7 +49,7 @@ class AbstractFlags(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class RayFlags(AbstractFlags):
-    """The settings that run a command's work on Ray; `cluster.executor` applies them."""
+    """The settings that run a command's work on Ray; `output.executor` applies them."""
 
     ray: bool = False
     """Compute on Ray with a task for each core, on the cluster of RAY_ADDRESS or `ray start`, or on a new one."""

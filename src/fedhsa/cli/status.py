@@ -50,7 +50,7 @@ def _measured(measured: dict[str, Any]) -> PlainTable:
 def _runs(runs: dict[str, dict[str, Any]]) -> PlainTable:
     table = PlainTable(*next(iter(runs.values())))
     for run in runs.values():
-        table.add_row(*(_words(value) for value in run.values()))
+        table.add_row(*map(_words, run.values()))
     return table
 
 

@@ -21,9 +21,8 @@ from ..problems import Problem
 from ..problems.make import makers
 from . import forecast, memory, pace
 from .build import FLAGS, make_algorithms, make_problem
-from .cluster import executor
 from .errors import UsageError
-from .output import exit_code, fits_in_memory, writable
+from .output import executor, exit_code, fits_in_memory, writable
 from .settings import SweepSettings
 from .tracks import Tracks
 
@@ -79,7 +78,9 @@ def main(settings: SweepSettings, args: Sequence[str], console: Console) -> int:
             track(found)
     if found.results:
         console.print(repr(found), soft_wrap=True)
-        console.print(f"{_best(found)} Figure: {settings.folder / settings.figures('sweep')[0]}", soft_wrap=True)
+        best = ", ".join(f"{name} {value}" for name, value in (found.best or {}).items())
+        told = f"Best: {best}." if best else "With each of these settings some seeds diverged: try smaller steps."
+        console.print(f"{told} Figure: {settings.folder / settings.figures('sweep')[0]}", soft_wrap=True)
     return exit_code(console, found, f"{len(found.results)} of {combinations} combinations" if found.results else "")
 
 
@@ -119,12 +120,6 @@ def _title(settings: SweepSettings, found: Sweep) -> str:
     (label,) = settings.labels
     name = settings.renamed.get(label, label)
     return f"{name} on {_own.title(settings.problem)}{': ' if shown else ''}{shown}"
-
-
-def _best(found: Sweep) -> str:
-    if found.best is None:
-        return "With each of these settings some seeds diverged: try smaller steps."
-    return f"Best: {', '.join(f'{name} {value}' for name, value in found.best.items())}."
 
 
 def _write(settings: SweepSettings, found: Sweep, manifest: Mapping[str, Any], title: str) -> None:

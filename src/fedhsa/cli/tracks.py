@@ -137,6 +137,4 @@ def _numbers(event: Mapping[str, Any]) -> dict[str, float]:
     found = {name: event.get(name) for name in ROUND}
     measured = (event.get("measured") or {}).get("metrics", {})
     found |= {name: metric["mean"] for name, metric in measured.items()}
-    infinite = {"infinity": float("inf"), "-infinity": float("-inf")}
-    numbers = {name: infinite.get(value, value) if isinstance(value, str) else value for name, value in found.items()}
-    return {name: float(value) for name, value in numbers.items() if isinstance(value, int | float)}
+    return {name: float(value) for name, value in found.items() if value is not None}  # "infinity" is a number, too

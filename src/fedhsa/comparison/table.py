@@ -46,15 +46,8 @@ def of_contest(found: Contest, labels: Mapping[str, str] | None = None, caption:
                 ", ".join(ranks[name] for name in place.ties) or "-",
             )
         )
-    heads = (
-        "rank",
-        "method",
-        f"{score} [95{FIXED}%{FIXED}interval]",
-        "below the best" if signed else "times the best",
-        "exchanges",
-        "bytes",
-        "same as",
-    )
+    relative = "below the best" if signed else "times the best"
+    heads = ("rank", "method", f"{score} [95{FIXED}%{FIXED}interval]", relative, "exchanges", "bytes", "same as")
     return Table(heads, rows, right=(0, 4, 5), caption=" ".join([caption, *_too_few(found)]), apart=1)
 
 

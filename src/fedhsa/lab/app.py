@@ -45,42 +45,34 @@ def _(lab, mo, np):
         nearest = min(steps, key=lambda step: abs(step - value))
         return mo.ui.slider(steps=steps, value=nearest, label=label, show_value=True, full_width=True)
 
-    sizes = [float(f"{10**k:.2g}") for k in np.linspace(-3, 0, 31)]
-    agents = slider("num_agents", "agents M", [1, 2, 3, 5, 8, 10, 15, 20, 30, 40, 50])
-    local = slider("local_steps", "local steps H", [1, 2, 3, 5, 8, 10, 15, 20, 30, 50])
-    size = slider("step_size", "step size η", sizes)
-    spread = slider("b_level", "spread of the roots", [0.0, 1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0])
-    unlike = slider("heterogeneity", "heterogeneity", [k / 10 for k in range(11)])
-    noise = slider("noise_std", "noise", [0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0])
-    sticky = slider("noise_radius", "stickiness of the chains", [0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99])
-    server = slider("server_step", "server step size", [0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0])
-    rounds = slider("rounds", "rounds", [20, 40, 60, 100, 200, 400])
-    first = mo.ui.dropdown(lab.OTHERS, value=restored.others[0], label="third method", allow_select_none=False)
-    second = mo.ui.dropdown(lab.OTHERS, value=restored.others[1], label="fourth method", allow_select_none=False)
+    sliders = {
+        "num_agents": ("agents M", [1, 2, 3, 5, 8, 10, 15, 20, 30, 40, 50]),
+        "local_steps": ("local steps H", [1, 2, 3, 5, 8, 10, 15, 20, 30, 50]),
+        "step_size": ("step size η", [float(f"{10**k:.2g}") for k in np.linspace(-3, 0, 31)]),
+        "b_level": ("spread of the roots", [0.0, 1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0]),
+        "heterogeneity": ("heterogeneity", [k / 10 for k in range(11)]),
+        "noise_std": ("noise", [0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0]),
+        "noise_radius": ("stickiness of the chains", [0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99]),
+        "server_step": ("server step size", [0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0]),
+        "rounds": ("rounds", [20, 40, 60, 100, 200, 400]),
+    }
+    controls = mo.ui.dictionary({name: slider(name, *described) for name, described in sliders.items()})
+    labelled = zip(("third method", "fourth method"), restored.others, strict=True)
+    others = mo.ui.array(
+        [mo.ui.dropdown(lab.OTHERS, value=name, label=label, allow_select_none=False) for label, name in labelled]
+    )
     mo.Html(f"""
     <section class="fh-controls" aria-label="Settings">
       <h2>Settings</h2>
-      <div class="fh-sliders">{agents}{local}{size}{spread}{unlike}{noise}{sticky}{server}{rounds}{first}{second}</div>
+      <div class="fh-sliders">{"".join(f"{control}" for control in (*controls.values(), *others))}</div>
     </section>
     """)
-    return agents, first, local, noise, restored, rounds, second, server, size, spread, sticky, unlike
+    return controls, others, restored
 
 
 @app.cell
-def _(agents, first, lab, local, noise, restored, rounds, second, server, size, spread, sticky, unlike):
-    setting = lab.Setting(
-        num_agents=agents.value,
-        local_steps=local.value,
-        step_size=size.value,
-        b_level=spread.value,
-        heterogeneity=unlike.value,
-        noise_std=noise.value,
-        noise_radius=sticky.value,
-        server_step=server.value,
-        rounds=rounds.value,
-        others=(first.value, second.value),
-        key=restored.key,
-    )
+def _(controls, lab, others, restored):
+    setting = lab.Setting(**controls.value, others=tuple(others.value), key=restored.key)
     seen = lab.see(setting)
     return seen, setting
 

@@ -3,7 +3,7 @@
 import json
 import math
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,7 @@ WIDE = 640
 """The width of pictures in their units."""
 DECADES = 9
 """The largest number of decades on the error axis below the highest point."""
-BIAS, NOISE = "#8a94a3", "#c3cad4"
-UNSTABLE = "var(--fh-unstable)"
+DRIFT = {"LocalSA": "each agent walks towards its own root", "FedHSA": "the averaged operator steers each step"}
 
 
 def _spent(seen: Seen, axis: str) -> np.ndarray:
@@ -82,12 +81,11 @@ def floor_bars(seen: Mapping[str, Seen]) -> str:
             bias, noise = one.floor
             total = one.floor.total or 1.0
             share = 100 * bias / total
-            parts = [
-                f'<span style="width:{share:.2f}%;background:{colour}" title="squared bias {tick(bias)}"></span>',
-                f'<span style="width:{100 - share:.2f}%;background:{colour}" class="fh-pale" '
-                f'title="noise {tick(noise)}"></span>',
-            ]
-            bar = f'<div class="fh-bar">{"".join(parts)}</div>'
+            full, pale = (f'style="width:{part:.2f}%;background:{colour}"' for part in (share, 100 - share))
+            bar = (
+                f'<div class="fh-bar"><span {full} title="squared bias {tick(bias)}"></span>'
+                f'<span {pale} class="fh-pale" title="noise {tick(noise)}"></span></div>'
+            )
             ratio = total / best if best > 0 else 1.0
             versus = "lowest" if ratio < 1.005 else f"{tick(float(f'{ratio:.2g}'))} times the lowest"
             zero = "0" if bias == 0 else tick(bias)
@@ -118,10 +116,8 @@ def step_sizes(setting: Setting, largest: Mapping[str, float]) -> str:
         plot.text(plot.width - 4, y + 5, tick(known[name]), anchor="end", cls="fh-tick")
     at = plot.x(setting.step_size)
     plot.over.append(tag("line", x1=at, x2=at, y1=24.0, y2=plot.y.start, cls="fh-now"))
-    near_end = at > plot.x.end - 90
-    plot.text(
-        at, 16, f"η = {tick(setting.step_size)}", anchor="end" if near_end else "middle", cls="fh-label fh-strong"
-    )
+    anchor = "end" if at > plot.x.end - 90 else "middle"
+    plot.text(at, 16, f"η = {tick(setting.step_size)}", anchor=anchor, cls="fh-label fh-strong")
     plot.axes("step size η; a bar ends at the largest stable step size", "", y_ticks=[])
     words = ", ".join(f"{name} {tick(value)}" for name, value in known.items())
     return plot.render(label=f"Step size {tick(setting.step_size)}. Largest stable step sizes: {words}.")
@@ -156,7 +152,8 @@ def agents(setting: Setting, seen: Mapping[str, Seen]) -> str:
 def agents_in_words(seen: Mapping[str, Seen]) -> str:
     """State for each method the number beyond which more agents do not help."""
     unlimited = [name for name, one in seen.items() if math.isinf(one.saturation_agents)]
-    parts = [f"The floor of {_listed(unlimited)} falls like 1/M for any number of agents M."] if unlimited else []
+    listed = " and ".join(filter(None, [", ".join(unlimited[:-1]), *unlimited[-1:]]))
+    parts = [f"The floor of {listed} falls like 1/M for any number of agents M."] if unlimited else []
     for name, one in seen.items():
         at = one.saturation_agents
         if at < 1:
@@ -164,10 +161,6 @@ def agents_in_words(seen: Mapping[str, Seen]) -> str:
         elif at < math.inf:
             parts.append(f"Beyond about {tick(float(f'{at:.2g}'))} agents, more of them hardly help {name}.")
     return " ".join(parts) or "No method is stable at this setting."
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
 
 def winner_map(found: WinnerMap, setting: Setting, budget: int, unit: str) -> str:
@@ -187,10 +180,8 @@ def winner_map(found: WinnerMap, setting: Setting, budget: int, unit: str) -> st
             winner, x = wins[j, k], left + wide * k
             setting_here = f"H = {found.local_steps[j]}, η = {tick(float(found.step_sizes[k]))}"
             if winner < 0:
-                title, look = (
-                    f"{setting_here}: every method is unstable or ends above the starting error",
-                    {"fill": "url(#fh-hatch)"},
-                )
+                title = f"{setting_here}: every method is unstable or ends above the starting error"
+                look = {"fill": "url(#fh-hatch)"}
             else:
                 lines = [
                     f"{name}: {tick(float(value)) if np.isfinite(value) else 'unstable, or above the starting error'}"
@@ -207,21 +198,17 @@ def winner_map(found: WinnerMap, setting: Setting, budget: int, unit: str) -> st
         x = left + wide * (k + 0.5)
         shown = tick(float(found.step_sizes[k]))
         parts.append(tag("text", shown, x=x, y=top + cell * rows + 22.0, text_anchor="middle", cls="fh-tick"))
-    bottom_at, up = top + cell * rows + 50.0, top + cell * rows / 2
-    parts.append(
-        tag("text", "step size η", x=(left + WIDE - right) / 2, y=bottom_at, text_anchor="middle", cls="fh-label")
-    )
-    turned = f"rotate(-90 22 {up:g})"
-    parts.append(tag("text", "local steps H", x=22, y=up, text_anchor="middle", cls="fh-label", transform=turned))
+    across, up = (left + WIDE - right) / 2, top + cell * rows / 2
+    look = {"text_anchor": "middle", "cls": "fh-label"}
+    parts.append(tag("text", "step size η", x=across, y=top + cell * rows + 50.0, **look))
+    parts.append(tag("text", "local steps H", x=22, y=up, **look, transform=f"rotate(-90 22 {up:g})"))
     x = left + wide * (0.5 + np.interp(math.log10(setting.step_size), np.log10(found.step_sizes), np.arange(columns)))
     y = top + cell * (rows - 0.5 - np.interp(math.log(setting.local_steps), np.log(found.local_steps), np.arange(rows)))
     here = tag("title", escape(f"This setting: H = {setting.local_steps}, η = {tick(setting.step_size)}"))
     parts.append(tag("circle", here, cx=float(x), cy=float(y), r=8, cls="fh-here"))
     counts = {name: int((wins == i).sum()) for i, name in enumerate(found.names)}
-    words = ", ".join(f"{name} in {count}" for name, count in counts.items() if count)
-    label = (
-        f"The method with the smallest error after {budget} {unit}, in {wins.size} cells: {words or 'none is stable'}."
-    )
+    words = ", ".join(f"{name} in {count}" for name, count in counts.items() if count) or "none is stable"
+    label = f"The method with the smallest error after {budget} {unit}, in {wins.size} cells: {words}."
     entries = [(name, COLOURS[name], "box") for name in found.names if counts[name]]
     if (wins < 0).any():
         entries.append(("no stable method gains", "url(#fh-hatch)", "box"))
@@ -281,17 +268,14 @@ def _panel(
         parts.append(tag("polyline", points=points(*place(ring).T), cls="fh-level"))
     for x, y in place(roots):
         parts.append(tag("circle", cx=float(x), cy=float(y), r=4.0, cls="fh-root"))
-    rounds, M, length, _ = found.agents.shape
+    rounds, _, length, _ = found.agents.shape
     for r in range(rounds):
-        for i in range(M):
-            at = place(found.agents[r, i])
-            line = points(*at.T)
-            begin = r * (length - 1)
+        for path in found.agents[r]:
+            line, begin = points(*place(path).T), r * (length - 1)
             parts.append(tag("polyline", points=line, data_points=line, data_from=begin, stroke=colour, cls="fh-agent"))
     heads = place(np.concatenate([found.agents[0, :, :1], *(found.agents[r, :, 1:] for r in range(rounds))], axis=1))
-    for i in range(M):
-        track = points(*heads[i].T)
-        x, y = heads[i, -1]
+    for head in heads:
+        (x, y), track = head[-1], points(*head.T)
         parts.append(tag("circle", cx=float(x), cy=float(y), r=3.6, fill=colour, data_track=track, cls="fh-head"))
     line = points(*place(found.server).T)
     parts.append(tag("polyline", points=line, data_points=line, data_every=length - 1, cls="fh-server"))
@@ -302,25 +286,16 @@ def _panel(
     miss = float(np.linalg.norm(found.server[-1] - root))
     label = f"{name}: after {rounds} rounds the common parameter is {tick(miss)} away from the common root."
     drawn = picture(parts, size, size, label=label, cls="fh-plane")
-    title = f'<figcaption><b style="color:{colour}">{name}</b>: {escape(_drift_words(name))}</figcaption>'
+    title = f'<figcaption><b style="color:{colour}">{name}</b>: {DRIFT[name]}</figcaption>'
     return f"<figure>{title}{drawn}</figure>"
-
-
-def _drift_words(name: str) -> str:
-    if name == "LocalSA":
-        return "each agent walks towards its own root"
-    return "the averaged operator steers each step"
 
 
 def _star(x: float, y: float, radius: float) -> str:
     """Return a star with five points as a path."""
     angles = -np.pi / 2 + np.arange(10) * np.pi / 5
     radii = np.where(np.arange(10) % 2 == 0, radius, 0.42 * radius)
-    return (
-        "M"
-        + "L".join(f"{x + r * np.cos(a):.1f} {y + r * np.sin(a):.1f}" for a, r in zip(angles, radii, strict=True))
-        + "Z"
-    )
+    corners = zip(x + radii * np.cos(angles), y + radii * np.sin(angles), strict=True)
+    return f"M{'L'.join(f'{a:.1f} {b:.1f}' for a, b in corners)}Z"
 
 
 def sentences(setting: Setting, seen: Mapping[str, Seen], largest: Mapping[str, float]) -> list[tuple[str, str]]:
@@ -340,28 +315,21 @@ def sentences(setting: Setting, seen: Mapping[str, Seen], largest: Mapping[str, 
         bias = local.floor.bias_square
         share = bias / local.floor.total if local.floor.total else 0.0
         if share > 0.5:
-            found.append(
-                (
-                    "plain",
-                    f"LocalSA stops at {tick(local.floor.total)}, and {min(100 * share, 99.9):.3g} % of that is "
-                    "squared bias: the agents drift towards their own roots between two exchanges, and more rounds do "
-                    "not remove it.",
-                )
+            says = (
+                f"LocalSA stops at {tick(local.floor.total)}, and {min(100 * share, 99.9):.3g} % of that is squared "
+                "bias: the agents drift towards their own roots between two exchanges, and more rounds do not remove "
+                "it."
             )
         elif setting.local_steps == 1:
-            found.append(("plain", "With one local step there is no drift: LocalSA and FedHSA do the same."))
+            says = "With one local step there is no drift: LocalSA and FedHSA do the same."
         else:
-            found.append(("plain", f"The floor of LocalSA is mostly noise here; its squared bias is {tick(bias)}."))
+            says = f"The floor of LocalSA is mostly noise here; its squared bias is {tick(bias)}."
+        found.append(("plain", says))
     if fed.stable and local.stable and fed.floor.total > 0:
         ratio = local.floor.total / fed.floor.total
         if ratio > 1.05:
-            times = tick(float(f"{ratio:.2g}"))
-            found.append(
-                (
-                    "plain",
-                    f"FedHSA has no bias: its floor is {tick(fed.floor.total)}, {times} times lower than LocalSA's.",
-                )
-            )
+            lower = f"its floor is {tick(fed.floor.total)}, {tick(float(f'{ratio:.2g}'))} times lower than LocalSA's."
+            found.append(("plain", f"FedHSA has no bias: {lower}"))
     return found
 
 
@@ -370,30 +338,27 @@ def in_html(found: list[tuple[str, str]]) -> str:
     warnings = [text for kind, text in found if kind == "warning"]
     plain = " ".join(escape(text) for kind, text in found if kind == "plain")
     boxes = "".join(f'<p class="fh-warning" role="alert"><b>Warning.</b> {escape(text)}</p>' for text in warnings)
-    return (
-        f'<div class="fh-says" aria-live="polite">{boxes}<p>{plain}</p></div>'
-        if plain
-        else f'<div class="fh-says">{boxes}</div>'
-    )
+    if not plain:
+        return f'<div class="fh-says">{boxes}</div>'
+    return f'<div class="fh-says" aria-live="polite">{boxes}<p>{plain}</p></div>'
 
 
 def code(text: str, name: str) -> str:
     """Return a block of code with a button that copies it."""
-    return (
-        f'<div class="fh-code"><div class="fh-code-head"><span>{escape(name)}</span>'
-        f'<button type="button" class="fh-button" data-fh="copy">Copy</button></div>'
-        f'<pre tabindex="0"><code>{escape(text)}</code></pre></div>'
-    )
+    return _copied(name, "copy", f'<pre tabindex="0"><code>{escape(text)}</code></pre>')
 
 
 def link(words: Mapping[str, str]) -> str:
     """Return the link that restores a setting, with a button that copies it; the page shows it in the address bar."""
     shown = escape("?" + urllib.parse.urlencode(words, safe=","))
-    return (
-        '<div class="fh-code"><div class="fh-code-head"><span>A link that restores this setting</span>'
-        '<button type="button" class="fh-button" data-fh="copy-link">Copy</button></div>'
-        f'<p class="fh-link"><a data-fh-link="{shown}" href="{shown}">{shown}</a></p></div>'
-    )
+    inside = f'<p class="fh-link"><a data-fh-link="{shown}" href="{shown}">{shown}</a></p>'
+    return _copied("A link that restores this setting", "copy-link", inside)
+
+
+def _copied(name: str, action: str, inside: str) -> str:
+    button = f'<button type="button" class="fh-button" data-fh="{action}">Copy</button>'
+    head = f'<div class="fh-code-head"><span>{escape(name)}</span>{button}</div>'
+    return f'<div class="fh-code">{head}{inside}</div>'
 
 
 def as_json(seen: Mapping[str, Seen]) -> str:

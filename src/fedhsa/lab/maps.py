@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 
 from .._numbers import tick
-from ..environments.model import ARROWS, CELLS
-from .svg import escape, picture, tag
+from ..environments.model import CELLS
+from ..plots._maps import POINTING
+from .svg import escape, picture, points, tag
 
 SIDE = 64.0
 """The side of a cell in the units of the picture."""
-POINTING = dict(zip(ARROWS, ((-1, 0), (0, 1), (1, 0), (0, -1)), strict=True))
-"""The direction of each arrow, in columns and rows."""
 MARKS = {"S": "start", "G": "goal", "H": "hole", "C": "cliff", "E": "end"}
 
 
@@ -132,7 +131,7 @@ def _arrows(x: float, y: float, chances: np.ndarray, actions: tuple[str, ...], i
         tip = x + SIDE / 2 + across * (SIDE / 2 - 3.5), y + SIDE / 2 + down * (SIDE / 2 - 3.5)
         foot = tip[0] - across * size, tip[1] - down * size
         left, right = ((foot[0] + sign * down * size, foot[1] + sign * across * size) for sign in (1, -1))
-        corners = " ".join(f"{a:.1f},{b:.1f}" for a, b in (tip, left, right))
+        corners = points(*zip(tip, left, right, strict=True))
         found.append(tag("polygon", points=corners, fill=ink, cls="fh-arrow", data_action=action))
     return found
 
@@ -144,11 +143,9 @@ def _mark(x: float, y: float, mark: str, blank: bool, ink: str | None) -> list[s
     cx, cy, r = (x + SIDE / 2, y + SIDE / 2, 13.0) if blank else (x + 13, y + 13, 6.0)
     cls, style = f"fh-{MARKS[mark]}", {"stroke": ink}
     if mark == "G":
-        corners = []
-        for k in range(10):
-            reach, angle = r * (1.15 if k % 2 == 0 else 0.5), math.pi * (k / 5 - 0.5)
-            corners.append(f"{cx + reach * math.cos(angle):.1f},{cy + reach * math.sin(angle):.1f}")
-        return [tag("polygon", points=" ".join(corners), cls=cls, **style)]
+        reach, angles = r * np.where(np.arange(10) % 2 == 0, 1.15, 0.5), np.pi * (np.arange(10) / 5 - 0.5)
+        corners = points(cx + reach * np.cos(angles), cy + reach * np.sin(angles))
+        return [tag("polygon", points=corners, cls=cls, **style)]
     if mark in "SH":
         return [tag("circle", cx=cx, cy=cy, r=r * 0.85, cls=cls, **style)]
     cross = f"M{cx - r:.1f},{cy - r:.1f}L{cx + r:.1f},{cy + r:.1f}M{cx + r:.1f},{cy - r:.1f}L{cx - r:.1f},{cy + r:.1f}"

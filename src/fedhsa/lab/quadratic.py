@@ -8,14 +8,15 @@ slider needs no compilation. The tests compare both.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import _check
-from .._linear import spectral_radius, transpose
+from .._linear import lyapunov, spectral_radius, transpose
 from ..problems import quadratic as family
+from ..theory.laws.additive import AdditiveLaw, HiddenNoise
 from ..theory.maps.rounds import LocalRule
 from ..theory.stability import Limit, first_crossing, largest_step
 
@@ -27,8 +28,6 @@ FARTHEST = 2000
 """The largest number of rounds of a curve, if rounds of other methods take more observations."""
 ROUNDING = 1e-24
 """A squared bias below this part of the problem's size is rounding error, and counts as zero."""
-CLOSE, LONGEST = 1e-13, 60
-"""The relative change below which the doubling of sums over past rounds stops, and the largest number of doublings."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -330,12 +329,11 @@ class Law:
         return found
 
     @functools.cached_property
-    def _basis(self) -> np.ndarray | None:
-        """Directions of server and memories that keep the conserved combination zero; None if nothing is conserved."""
-        r = self.round
+    def _basis(self) -> np.ndarray:
+        """Directions of server and memories that keep the conserved combination zero; all if nothing is conserved."""
+        r, p, M = self.round, len(self.round.X), len(self.problem.b)
         if r.conserved is None:
-            return None
-        p, M = len(r.X), len(self.problem.b)
+            return np.eye(p + M * len(r.V))
         rows = np.concatenate([r.conserved[:, :p], np.tile(r.conserved[:, p:], (1, M))], axis=1)
         return np.linalg.qr(rows.T, mode="complete")[0][:, len(rows) :]
 
@@ -344,9 +342,7 @@ class Law:
         maps = self.maps
         good = np.abs(maps).max((1, 2)) < HUGE
         maps = np.where(good[:, None, None], maps, 0.0)
-        basis = self._basis
-        maps = maps if basis is None else basis.T @ maps @ basis
-        return np.where(good, spectral_radius(maps), HUGE)
+        return np.where(good, spectral_radius(self._basis.T @ maps @ self._basis), HUGE)
 
     @functools.cached_property
     def stable(self) -> bool:
@@ -360,34 +356,28 @@ class Law:
             return Floor(math.inf, math.inf)
         r, (M, d) = self.round, self.problem.b.shape
         p, q, o = len(r.X), len(r.V), r.B.shape[1]
-        if q:  # one system of the server and all agents
-            N = p + M * q
-            map = np.zeros((1, N + M * d, N + M * d))
-            into = np.zeros((N + M * d, M, o + d))  # outputs and noise enter the state here
-            map[0, :N, :N] = self.maps[0]
-            into[:p, :, :o] = r.B[:, None] / M
-            for i in range(M):
-                into[p + i * q : p + (i + 1) * q, i, :o] = r.W
-                into[N + i * d : N + (i + 1) * d, i, o:] = np.eye(d)
-                map[0, N + i * d : N + (i + 1) * d, N + i * d : N + (i + 1) * d] = self.QH[0, i]
-            map[0, :N, N:] = np.einsum("aio,iob->aib", into[:N, :, :o], self.Psi[0]).reshape(N, M * d)
-            flat = into.reshape(len(into), -1)
-            fresh = (np.einsum("aio,iob->aib", into, self.fresh[0]).reshape(len(into), -1) @ flat.T)[None]
-            start = np.einsum("aio,io->a", into[:, :, :o], r.y0[0])
-        else:  # the server and the noise of one agent, for each agent
-            map, into = np.zeros((M, p + d, p + d)), np.zeros((p + d, o + d))
-            into[:p, :o], into[p:, o:] = r.B / M, np.eye(d)
-            map[:, :p, :p], map[:, :p, p:], map[:, p:, p:] = self.maps[0], r.B / M @ self.Psi[0], self.QH[0]
-            fresh, start = into @ self.fresh[0] @ into.T, np.append(r.B @ r.y0[0].mean(0), np.zeros(d))
-        shown = np.eye(d, map.shape[-1])
-        if self._basis is not None:  # rounding errors in a conserved part would never decay
-            into = np.eye(map.shape[-1])
-            into = np.concatenate([np.pad(self._basis, ((0, M * d), (0, 0))), into[:, -M * d :]], axis=1)
-            map, fresh, start, shown = into.T @ map @ into, into.T @ fresh @ into, into.T @ start, shown @ into
-        noise, mean = _sum_of_rounds(map, fresh, start, shown)
-        square = float(mean @ mean)
+        into = np.zeros((M, p + M * q, o))  # an agent's outputs enter the server's state and the agent's memory
+        into[:, :p] = r.B / M
+        for i in range(M):
+            into[i, p + i * q : p + (i + 1) * q] = r.W
+        basis = self._basis  # rounding errors in a conserved part would never decay
+        transition, offset = basis.T @ self.maps[0] @ basis, basis.T @ np.einsum("iao,io->a", into, r.y0[0])
+        into, fresh, QH = basis.T @ into, self.fresh[0], self.QH[0]
+        noise = HiddenNoise(  # of a whole round
+            QH,
+            (into @ self.Psi[0])[:, None],
+            hidden=fresh[:, o:, o:],
+            seen=(into @ fresh[:, :o, :o] @ transpose(into)).sum(0)[None],
+            both=(into @ fresh[:, :o, o:])[:, None],
+            stationary=lyapunov(QH, fresh[:, o:, o:]),
+            start=np.zeros((M, d, d)),
+            start_mean=np.zeros((M, d)),
+        )
+        found = AdditiveLaw(transition, offset, noise, self.name, basis="exact").stationary()
+        bias, covariance = basis[:d] @ found.mean, basis[:d] @ found.covariance @ basis[:d].T
         scale = float(self.problem.root @ self.problem.root) + float((self.problem.residuals**2).sum())
-        return Floor(square if square > ROUNDING * scale else 0.0, noise)
+        square = float(bias @ bias)
+        return Floor(square if square > ROUNDING * scale else 0.0, float(np.trace(covariance)))
 
     def max_step_size(self, setting: Setting) -> Limit:
         """Return the first step size at which the method diverges, with all other settings as in `setting`."""
@@ -411,23 +401,6 @@ class Floor(NamedTuple):
     @property
     def total(self) -> float:
         return self.bias_square + self.noise
-
-
-def _sum_of_rounds(
-    map: np.ndarray, fresh: np.ndarray, start: np.ndarray, shown: np.ndarray
-) -> tuple[float, np.ndarray]:
-    """Return the long-run variance and mean of the shown part, by doubling; the variances of systems are added."""
-    covariance, mean, power, noise, before = fresh, start, map, math.nan, math.nan
-    for _ in range(LONGEST):
-        covariance = covariance + power @ covariance @ transpose(power)
-        mean = mean + power[0] @ mean
-        power = power @ power
-        noise = float(np.trace(shown @ covariance @ shown.T, axis1=1, axis2=2).sum())
-        now = noise + float((shown @ mean) @ (shown @ mean))
-        if abs(now - before) <= CLOSE * abs(now):
-            break
-        before = now
-    return noise, shown @ mean
 
 
 # The contents of the page: all methods together, the map of the best method, and the agents' paths.
@@ -704,15 +677,21 @@ def to_link(setting: Setting) -> dict[str, str]:
 
 def from_link(words: Any) -> Setting:
     """Return the setting of a link; missing, unreadable and out-of-range values are those of `Setting()`."""
-    plain, given = Setting(), {}
-    for short, (name, least, most) in LINKED.items():
+    given = numbers(Setting, words, LINKED)
+    others = tuple(str(words.get("with") or "").split(","))
+    if len(others) == 2 and all(name in OTHERS for name in others):
+        given["others"] = others
+    return Setting(**given)
+
+
+def numbers(kind: Any, words: Any, linked: Mapping[str, tuple[str, float, float]]) -> dict[str, Any]:
+    """Return the numbers of a link that fit the sliders of a page whose settings are of this `kind`, by name."""
+    found: dict[str, Any] = {}
+    for short, (name, least, most) in linked.items():
         try:
             value = float(words[short])
         except (KeyError, ValueError, TypeError):
             continue
         if least <= value <= most:
-            given[name] = type(getattr(plain, name))(value)
-    others = tuple(str(words.get("with") or "").split(","))
-    if len(others) == 2 and all(name in OTHERS for name in others):
-        given["others"] = others
-    return dataclasses.replace(plain, **given)
+            found[name] = type(getattr(kind, name))(value)
+    return found

@@ -9,7 +9,7 @@ import functools
 import importlib.util
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,10 +20,12 @@ from ..engine import simulate as run
 from ..environments import Model, make
 from ..environments.model import DOWN, RIGHT, UP
 from ..problems import Problem, q_learning, td
-from ..sources.finite import stationary_law
-from ..theory.laws.additive import AdditiveLaw, HiddenNoise
+from ..sources.finite import FiniteChain, stationary_law
+from ..theory.laws.additive import AdditiveLaw, chain_noise
+from ..theory.laws.finite import FiniteLaw
 from ..theory.laws.first_order import bias_of
 from ..theory.maps.rounds import LocalRule
+from .quadratic import numbers
 
 TASKS = {"evaluation": "the values of a policy", "control": "the best actions"}
 WORLDS = {"lakes": "frozen lakes, each with its own holes", "lake": "one frozen lake", "cliff": "a windy cliff"}
@@ -118,13 +120,17 @@ class Setting:
         return {"layout": LAYOUTS[self.world], **slips, "discount": self.discount}
 
     @property
+    def _agents(self) -> dict[str, Any]:
+        """The arguments that all environments have."""
+        return {"num_agents": self.num_agents, "heterogeneity": self.heterogeneity, "key": self.key}
+
+    @property
     def methods(self) -> dict[str, AbstractAlgorithm]:
         return {name: kind(self.step_size, self.local_steps) for name, kind in METHODS.items()}
 
     def model(self) -> Model:
         """Return the decision processes of the agents."""
-        common = {"num_agents": self.num_agents, "heterogeneity": self.heterogeneity, "key": self.key}
-        return make(self.environment, common | self.options)
+        return make(self.environment, self._agents | self.options)
 
     def chances(self, model: Model) -> np.ndarray:
         """Return the policy that the agents follow, `(S, A)`."""
@@ -158,49 +164,39 @@ class Setting:
             >>> Setting.restored({"num_agents": "many", "colour": "blue"}) == Setting()
             True
         """
-        found: dict[str, Any] = {}
-        for field in dataclasses.fields(cls):
-            text, default = query.get(field.name), cast(Any, field.default)
-            if text is None:
-                continue
-            try:
-                value = type(default)(text)
-            except (TypeError, ValueError):
-                continue
-            if field.name in CHOICES:
-                fits = value in CHOICES[field.name]
-            else:
-                low, high = RANGES[field.name]
-                fits = low <= value <= high
-            if fits:
-                found[field.name] = value
-        return cls(**found)
+        chosen = {name: query[name] for name, known in CHOICES.items() if query.get(name) in known}
+        return cls(**chosen, **numbers(cls, query, {name: (name, *ends) for name, ends in RANGES.items()}))
 
     def python(self) -> str:
         """Return the Python that simulates and predicts this setting, a whole script."""
-        common = {"num_agents": self.num_agents, "heterogeneity": self.heterogeneity, "key": self.key}
-        lines = ["import numpy as np", ""] if self._needs_policy else []
-        lines += ["import fedhsa as fh", "", "", "def build():"]
-        lines += [f"    options = {_literal(common)}", f"    options |= {_literal(self.options)}"]
-        lines += [f'    model = fh.environments.make("{self.environment}", options)']
+        imports, policy, made = "", "", "td.from_model(model)"
         if self.task == "control":
-            made = "fh.problems.q_learning.from_model(model)"
+            made = "q_learning.from_model(model)"
         elif self._needs_policy:
             model = self.model()
             chances = self.chances(model)[0].tolist()
-            lines += [f"    policy = np.tile({chances}, (model.num_states, 1))  # {' '.join(model.actions)}"]
-            made = "fh.problems.td.from_model(model, policy)"
-        else:
-            made = "fh.problems.td.from_model(model)"
-        ending = {"trajectories": "", "independent": ".iid()", "none": ".noiseless()"}[self.sampling]
-        lines += [f"    return {made}{ending}", "", "", 'if __name__ == "__main__":', "    problem = build()"]
+            imports, made = "import numpy as np\n\n", "td.from_model(model, policy)"
+            policy = f"    policy = np.tile({chances}, (model.num_states, 1))  # {' '.join(model.actions)}\n"
+        made += {"trajectories": "", "independent": ".iid()", "none": ".noiseless()"}[self.sampling]
         arguments = f"{self.step_size}, local_steps={self.local_steps}"
-        lines += [f"    for method in fh.FedHSA({arguments}), fh.LocalSA({arguments}):"]
-        lines += [f"        result = fh.simulate(problem, method, rounds={self.rounds}, seeds={self.seeds})"]
-        lines += ['        print(type(method).__name__, "simulated:", result.error[:, -1].mean())']
-        if self.task == "evaluation":
-            lines += ["        print(fh.theory.predict(problem, method))  # may take a minute"]
-        return "\n".join(lines) + "\n"
+        predicted = "        print(fh.theory.predict(problem, method))  # may take a minute\n"
+        return f"""\
+{imports}import fedhsa as fh
+
+
+def build():
+    options = {_literal(self._agents)}
+    options |= {_literal(self.options)}
+    model = fh.environments.make("{self.environment}", options)
+{policy}    return fh.problems.{made}
+
+
+if __name__ == "__main__":
+    problem = build()
+    for method in fh.FedHSA({arguments}), fh.LocalSA({arguments}):
+        result = fh.simulate(problem, method, rounds={self.rounds}, seeds={self.seeds})
+        print(type(method).__name__, "simulated:", result.error[:, -1].mean())
+{predicted if self.task == "evaluation" else ""}"""
 
     def command(self) -> str:
         """Return the command that simulates this setting; it may need the Python, saved as `grid_world.py`."""
@@ -416,8 +412,7 @@ def _bellman(setting: Setting, model: Model, chances: np.ndarray, chain: Any, st
     S = model.num_states
     # A cell that ends an episode represents the start of the next episode.
     visits = np.stack([np.bincount(own, pi, S) for own, pi in zip(chain.states, stationary, strict=True)])
-    onward = np.where(model.ends[:, None, None, :], 0.0, model.discount[:, None, None, None] * model.transitions)
-    onward, rewards = np.where(model.ends[:, :, None, None], 0.0, onward), model.action_rewards()
+    onward, rewards = model.going_on(), model.action_rewards()
     visits = np.where(visits > NEVER, visits, 0.0)
     if setting.task == "control":
         return Bellman(visits[..., None] * chances, rewards, onward)
@@ -505,7 +500,7 @@ class WorldNoise:
 
     def law(self, rule: LocalRule, transition, offset, A: np.ndarray, limit: np.ndarray) -> tuple[AdditiveLaw, float]:
         """Return the law of the error, and the estimated relative error of its floor."""
-        M, H, P, pi = len(A), rule.local_steps, self.chain.transition, self.pi
+        M, P, pi = len(A), self.chain.transition, self.pi
         theta = limit[self.kept, 0]
         path = self._path(rule, A, theta)
         errors = self.errors(path)  # (M, H, N, N)
@@ -516,22 +511,14 @@ class WorldNoise:
         if not self.independent:
             spread -= np.einsum("ms,mhds->mhd", pi, (rows + means[..., None]) ** 2)
         seen = np.einsum("mhab,mhb,mhcb->hac", K, spread, K, optimize=True)
+        noise = chain_noise(FiniteLaw(FiniteChain(P, pi), pairs=False, independent=self.independent), K @ rows)
         if self.independent:
             centre = np.einsum("mhab,mhb->mha", K, means)
-            seen -= np.einsum("mha,mhc->hac", centre, centre)
-            none, empty = np.zeros((M, 0, 0)), np.zeros((M, H, self.dim, 0))
-            noise = HiddenNoise(none, empty, none, seen, empty, none, none, np.zeros((M, 0)))
-            law = AdditiveLaw(transition, offset, noise, "The method", basis="additive noise")
+            noise = noise._replace(seen=seen - np.einsum("mha,mhc->hac", centre, centre))
         else:
-            fresh = leaving - (rows * pi[:, None, None]) @ P[:, None]
-            Q = transpose(P - pi[:, None, :])
-            covariance = pi[:, :, None] * np.eye(pi.shape[1]) - pi[:, :, None] * pi[:, None, :]
-            hidden = covariance - Q @ covariance @ transpose(Q)
-            noise = HiddenNoise(
-                Q, K @ rows, hidden, seen, K @ fresh, covariance, covariance, np.zeros((M, pi.shape[1]))
-            )
-            push = (np.eye(len(transition)) - transition) @ self.markov_bias(rule, A, theta)
-            law = AdditiveLaw(transition, offset + push, noise, "The method", basis="additive noise")
+            noise = noise._replace(seen=seen, both=K @ (leaving - (rows * pi[:, None, None]) @ P[:, None]))
+        push = (np.eye(len(transition)) - transition) @ self.markov_bias(rule, A, theta)
+        law = AdditiveLaw(transition, offset + push, noise, "The method", basis="additive noise")
         own = len(A) * law.added()
         return law, self.strength(law.stationary().covariance + own, theta)
 
