@@ -4,7 +4,6 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from .laws.reported import predict_reported
 from .laws.unbiased import predict_unbiased
 from .maps.linearise import linearised
 from .maps.rounds import LocalRule, RoundMap, check_schedule, local_rule, require_rule
-from .prediction import Prediction, undecided, unstable
+from .prediction import Prediction
 from .samples.estimate import Estimates, estimates_of
 from .stability import step_of
 
@@ -130,10 +129,8 @@ def _predict(
     if rule is None:
         return predict_mean(problem, algorithm, samples=samples, key=key)
     if noise_is_known(problem):
-        found = _from_knowledge(problem, algorithm, rule)
-    else:
-        found = _from_samples(problem, rule, estimates_of(problem, samples, key))
-    return Prediction(problem=problem, algorithm=algorithm, **found)
+        return _from_knowledge(problem, algorithm, rule)
+    return _from_samples(problem, algorithm, rule, estimates_of(problem, samples, key))
 
 
 def law_of(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = None) -> AbstractLaw:
@@ -149,35 +146,28 @@ def law_of(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None 
     return exact.law(problem, algorithm, rule.round_map(A, residuals))
 
 
-def _from_knowledge(problem: Problem, algorithm: AbstractAlgorithm, rule: LocalRule) -> dict[str, Any]:
+def _from_knowledge(problem: Problem, algorithm: AbstractAlgorithm, rule: LocalRule) -> Prediction:
     model = linearised(problem)
     A, b = model.affine_parts()
     residuals = A @ problem.root - b
     map = rule.mean_map(A, residuals)
     law = law_of(problem, algorithm, map) if problem.affine else curved_law(problem, algorithm, law_of)
     heterogeneity, curved = map.limit_error(), np.zeros(problem.dim)
-    found = {"basis": law.basis, "left_out": math.nan, "interval": None, "law": law, "jacobians": A}
-    found |= {"transition": map.transition, "offset": map.offset, "radius_at": _radius_at(model, law)}
+    found = Prediction.unknown(problem, algorithm, law, map, A, _radius_at(model, law))
     try:
         mean, covariance = law.stationary()
     except ValueError:
-        return found | unstable(problem.dim)
+        return found.diverging()
     if law.mean_square_radius() is not None and law.stable() is None:
-        return found | undecided(problem.dim)
+        return found
     persistent, left_out = law.persistent_bias(), law.left_out
     if isinstance(law, CurvedLaw):
         heterogeneity, curved = law.heterogeneity_bias, law.curvature_bias
     elif not problem.affine:
         left_out = math.nan
-    return found | {
-        "left_out": left_out,
-        "stable": True,
-        "heterogeneity_bias": heterogeneity,
-        "markov_bias": mean - heterogeneity - curved,
-        "curvature_bias": curved,
-        "covariance": covariance,
-        "persistent_bias": heterogeneity if persistent is None else persistent,
-    }
+    persistent = heterogeneity if persistent is None else persistent
+    markov = mean - heterogeneity - curved
+    return found.settled(heterogeneity, markov, curved, covariance, persistent, left_out)
 
 
 def _doubts(found: Prediction) -> Iterator[str]:
@@ -243,7 +233,7 @@ def _radius_at(problem: Problem, law: AbstractLaw) -> Callable[[AbstractAlgorith
     return (lambda algorithm: law_of(problem, algorithm).mean_square_radius()) if law.quick else lambda algorithm: None
 
 
-def _from_samples(problem: Problem, rule: LocalRule, estimates: Estimates) -> dict[str, Any]:
+def _from_samples(problem: Problem, algorithm: AbstractAlgorithm, rule: LocalRule, estimates: Estimates) -> Prediction:
     """Predicts from estimates, to first order in the step size."""
 
     def biases(estimates: Estimates) -> tuple[np.ndarray, ...]:
@@ -258,28 +248,21 @@ def _from_samples(problem: Problem, rule: LocalRule, estimates: Estimates) -> di
         return float((heterogeneity + markov) @ (heterogeneity + markov) + np.trace(covariance))
 
     A = estimates.jacobians
-    transition, offset = rule.transition(A), rule.offset(A, estimates.residuals)
+    map = rule.mean_map(A, estimates.residuals)
     heterogeneity, markov, persistent, covariance = biases(estimates)
     moments = Moments(heterogeneity + markov, covariance)
-    settles = spectral_radius(transition) < 1
-    left_out = _neglected(moments, transition, rule, estimates) if settles else math.nan
-    law = RelaxationLaw(transition, moments, basis="samples", left_out=left_out)
-    found = {"basis": law.basis, "left_out": law.left_out, "interval": None, "law": law, "jacobians": A}
-    found |= {"transition": transition, "offset": offset, "radius_at": lambda algorithm: None}
+    settles = spectral_radius(map.transition) < 1
+    left_out = _neglected(moments, map.transition, rule, estimates) if settles else math.nan
+    law = RelaxationLaw(map.transition, moments, basis="samples", left_out=left_out)
+    found = Prediction.unknown(problem, algorithm, law, map, A, lambda algorithm: None)
     if not settles:
-        return found | unstable(problem.dim)
+        return found.diverging()
     if not math.isfinite(left_out):
-        return found | undecided(problem.dim)
+        return found
     _, low, high = estimates.interval(floor)
-    return found | {
-        "stable": True,
-        "heterogeneity_bias": heterogeneity,
-        "markov_bias": markov,
-        "curvature_bias": np.zeros(problem.dim),
-        "covariance": covariance,
-        "persistent_bias": heterogeneity + persistent,
-        "interval": (max(float(low), 0.0) / (1 + left_out), float(high) * (1 + left_out)),
-    }
+    interval = max(float(low), 0.0) / (1 + left_out), float(high) * (1 + left_out)
+    nothing = np.zeros(problem.dim)
+    return found.settled(heterogeneity, markov, nothing, covariance, heterogeneity + persistent, left_out, interval)
 
 
 def _neglected(moments: Moments, transition: np.ndarray, rule: LocalRule, estimates: Estimates) -> float:

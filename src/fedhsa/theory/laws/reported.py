@@ -10,15 +10,13 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from ... import _check
 from ..._linear import transpose
 from ..._types import precision
 from ...algorithms import AbstractAlgorithm
 from ...algorithms.output import AbstractAverage, RichardsonRomberg
 from ...problems import Problem
-from ..maps.joint import start_error
 from ..maps.rounds import local_rule
-from ..prediction import Prediction, known_of
+from ..prediction import Prediction
 from .additive import AdditiveLaw, noise_on_chains
 from .finite import finite_law
 from .markov import sites_law
@@ -30,8 +28,6 @@ UNLIKE = 0.25
 """The share of the difference from the variance of additive noise that counts as a difference in correlation."""
 FOREVER = 1e15
 """The number of rounds that counts as the long run."""
-MOST_AVERAGED = 20_000
-"""The number of rounds for which an average is followed to a target; beyond it the error decays like 1/n."""
 
 
 class AveragedLaw(AbstractLaw):
@@ -196,42 +192,6 @@ def _blended(covariance: np.ndarray, cross: np.ndarray, part: float) -> np.ndarr
     return _mixed(cross, covariance, part) / (1 - (1 - part) ** 2)
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class ReportedPrediction(Prediction):
-    """A prediction for the reported parameter; stability and limits are those of the wrapped method."""
-
-    inner: Prediction = dataclasses.field(repr=False)
-
-    @property
-    def spectral_radius(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The value of the wrapped method."""
-        return self.inner.spectral_radius
-
-    @property
-    def max_step_size(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The value of the wrapped method."""
-        return self.inner.max_step_size
-
-    @property
-    def max_local_steps(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The value of the wrapped method."""
-        return self.inner.max_local_steps
-
-    def rounds_to(self, target: float, theta: Any = None) -> float:
-        """Returns the number of rounds until the reported error is at most `target`, or infinity.
-
-        It is followed for 20,000 rounds; beyond that, the excess over the floor is assumed to decay like 1/rounds.
-        """
-        _check.number("target", target, above=0.0)
-        error = math.inf
-        for t, moments in enumerate(self.law.path(start_error(self.problem, theta), MOST_AVERAGED)):
-            if (error := moments.square) <= target:
-                return t
-        if not self.floor < target:
-            return math.inf
-        return math.ceil(MOST_AVERAGED * (error - self.floor) / (target - self.floor))
-
-
 def predict_reported(
     problem: Problem, algorithm: AbstractAlgorithm, predict: Callable[[Problem, AbstractAlgorithm], Prediction]
 ) -> Prediction | None:
@@ -244,14 +204,13 @@ def predict_reported(
             f"{type(algorithm).__name__} reports a mean of means, for which no law is known. Use only one average."
         )
     inner = predict(problem, method)
-    known: dict[str, Any] = known_of(inner) | {"algorithm": algorithm}
+    known = dataclasses.replace(inner, algorithm=algorithm, inner=inner, course="average")
     if not inner.stable:
-        return ReportedPrediction(**known, inner=inner)
-    found = _law(problem, method, average, inner)
+        return known
+    law = _law(problem, method, average, inner)
     # If only the mean is known, the contribution of noise is NaN and remains NaN.
-    covariance = inner.covariance if np.isnan(inner.covariance).any() else found.stationary().covariance
-    known |= {"law": found, "basis": found.basis, "left_out": found.left_out, "covariance": covariance}
-    return ReportedPrediction(**known, inner=inner)
+    covariance = inner.covariance if np.isnan(inner.covariance).any() else law.stationary().covariance
+    return dataclasses.replace(known, law=law, basis=law.basis, left_out=law.left_out, covariance=covariance)
 
 
 def _law(problem: Problem, method: AbstractAlgorithm, average: AbstractAverage, inner: Prediction) -> AbstractLaw:
