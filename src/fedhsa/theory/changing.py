@@ -19,7 +19,7 @@ from ..problems import AbstractAgent, Problem
 from ..sources import AbstractSource
 from .laws.moments import AbstractLaw, AbstractSteppedLaw, Steps
 from .maps.rounds import local_rule
-from .prediction import Prediction
+from .prediction import Prediction, settled
 from .stability import with_step
 
 NODES, WIDEST, MOST = (12, 24), 1.5, 64
@@ -284,7 +284,7 @@ def predict_changing(
     if settles:
         return found
     nan = np.full(last.problem.dim, np.nan)
-    unknown = found.settled(nan, nan, nan, np.diag(nan), nan, left_out, last.interval)
+    unknown = settled(found, nan, nan, nan, np.diag(nan), nan, left_out, last.interval)
     return dataclasses.replace(unknown, stable=last.stable, course="changing")
 
 

@@ -27,7 +27,7 @@ from .laws.reported import predict_reported
 from .laws.unbiased import predict_unbiased
 from .maps.linearise import linearised
 from .maps.rounds import LocalRule, RoundMap, check_schedule, local_rule, require_rule
-from .prediction import Prediction
+from .prediction import Prediction, settled, undecided, unstable
 from .samples.estimate import Estimates, estimates_of
 from .stability import step_of
 
@@ -102,17 +102,15 @@ def _predict(
 ) -> Prediction:
     algorithm.check(problem)
     check_exogenous(problem)
-    schedule = step_of(algorithm)
+    schedule, again = step_of(algorithm), functools.partial(_predict, samples=samples, key=key)
     if isinstance(schedule, PerBlock):
-        again = functools.partial(_predict, samples=samples, key=key)
         return predict_per_block(problem, algorithm, schedule, again)
     if isinstance(schedule, AbstractSchedule):
         known = samples if noise_is_known(problem) else estimates_of(problem, samples, key)
         direct = functools.partial(law_of, problem) if problem.affine and noise_is_known(problem) else None
-        again = functools.partial(_predict, problem, samples=known, key=key)
-        return predict_changing(algorithm, schedule, again, direct)
+        of_step = functools.partial(_predict, problem, samples=known, key=key)
+        return predict_changing(algorithm, schedule, of_step, direct)
     check_schedule(algorithm)
-    again = functools.partial(_predict, samples=samples, key=key)
     if (reported := predict_reported(problem, algorithm, again)) is not None:
         return reported
     rule, finite = local_rule(algorithm), finite_law(problem.agents.source)
@@ -153,11 +151,11 @@ def _from_knowledge(problem: Problem, algorithm: AbstractAlgorithm, rule: LocalR
     map = rule.mean_map(A, residuals)
     law = law_of(problem, algorithm, map) if problem.affine else curved_law(problem, algorithm, law_of)
     heterogeneity, curved = map.limit_error(), np.zeros(problem.dim)
-    found = Prediction.unknown(problem, algorithm, law, map, A, _radius_at(model, law))
+    found = undecided(problem, algorithm, law, map, A, _radius_at(model, law))
     try:
         mean, covariance = law.stationary()
     except ValueError:
-        return found.diverging()
+        return unstable(found)
     if law.mean_square_radius() is not None and law.stable() is None:
         return found
     persistent, left_out = law.persistent_bias(), law.left_out
@@ -167,7 +165,7 @@ def _from_knowledge(problem: Problem, algorithm: AbstractAlgorithm, rule: LocalR
         left_out = math.nan
     persistent = heterogeneity if persistent is None else persistent
     markov = mean - heterogeneity - curved
-    return found.settled(heterogeneity, markov, curved, covariance, persistent, left_out)
+    return settled(found, heterogeneity, markov, curved, covariance, persistent, left_out)
 
 
 def _doubts(found: Prediction) -> Iterator[str]:
@@ -254,15 +252,15 @@ def _from_samples(problem: Problem, algorithm: AbstractAlgorithm, rule: LocalRul
     settles = spectral_radius(map.transition) < 1
     left_out = _neglected(moments, map.transition, rule, estimates) if settles else math.nan
     law = RelaxationLaw(map.transition, moments, basis="samples", left_out=left_out)
-    found = Prediction.unknown(problem, algorithm, law, map, A, lambda algorithm: None)
+    found = undecided(problem, algorithm, law, map, A, lambda algorithm: None)
     if not settles:
-        return found.diverging()
+        return unstable(found)
     if not math.isfinite(left_out):
         return found
     _, low, high = estimates.interval(floor)
     interval = max(float(low), 0.0) / (1 + left_out), float(high) * (1 + left_out)
     nothing = np.zeros(problem.dim)
-    return found.settled(heterogeneity, markov, nothing, covariance, heterogeneity + persistent, left_out, interval)
+    return settled(found, heterogeneity, markov, nothing, covariance, heterogeneity + persistent, left_out, interval)
 
 
 def _neglected(moments: Moments, transition: np.ndarray, rule: LocalRule, estimates: Estimates) -> float:

@@ -102,52 +102,6 @@ class Prediction:
     course: Literal["geometric", "average", "changing"] = "geometric"
     """How the error goes to its limit: like a power, as an average over rounds, or as the step size, for ever."""
 
-    @classmethod
-    def unknown(
-        cls,
-        problem: Problem,
-        algorithm: AbstractAlgorithm,
-        law: AbstractLaw,
-        map: RoundMap,
-        jacobians: np.ndarray,
-        radius_at: Callable[[AbstractAlgorithm], Radius | None] | None,
-        mean_limit: Callable[[], Limit] | None = None,
-    ) -> "Prediction":
-        """Returns the prediction for a method that may be unstable; see the fields."""
-        nan = np.full(problem.dim, np.nan)
-        long_run = None, nan, nan, nan, np.diag(nan), nan, None, math.nan
-        known = map.transition, map.offset, jacobians, problem, algorithm, law, radius_at, mean_limit
-        return cls(law.basis, *long_run, *known)
-
-    def diverging(self, left_out: float = math.nan) -> "Prediction":
-        """Returns the prediction if the method diverges."""
-        nothing, nowhere = np.zeros(self.problem.dim), np.full(self.problem.dim, np.inf)
-        found = self.settled(nowhere, nothing, nothing, np.diag(nowhere), nowhere, left_out)
-        return dataclasses.replace(found, stable=False)
-
-    def settled(
-        self,
-        heterogeneity_bias: np.ndarray,
-        markov_bias: np.ndarray,
-        curvature_bias: np.ndarray,
-        covariance: np.ndarray,
-        persistent_bias: np.ndarray,
-        left_out: float,
-        interval: tuple[float, float] | None = None,
-    ) -> "Prediction":
-        """Returns the prediction if the method is stable and this is its long run."""
-        return dataclasses.replace(
-            self,
-            stable=True,
-            heterogeneity_bias=heterogeneity_bias,
-            markov_bias=markov_bias,
-            curvature_bias=curvature_bias,
-            covariance=covariance,
-            persistent_bias=persistent_bias,
-            left_out=left_out,
-            interval=interval,
-        )
-
     @functools.cached_property
     def spectral_radius(self) -> float:
         """The factor of the mean error per round; NaN if the step size changes for ever.
@@ -367,6 +321,53 @@ class Prediction:
         names += ("rate", "heterogeneity_bias", "markov_bias", "curvature_bias", "noise_variance")
         names += ("floor", "left_out", "saturation_agents", "interval")
         return {"algorithm": type(self.algorithm).__name__} | {name: plain(getattr(self, name)) for name in names}
+
+
+def undecided(
+    problem: Problem,
+    algorithm: AbstractAlgorithm,
+    law: AbstractLaw,
+    map: RoundMap,
+    jacobians: np.ndarray,
+    radius_at: Callable[[AbstractAlgorithm], Radius | None] | None,
+    mean_limit: Callable[[], Limit] | None = None,
+) -> Prediction:
+    """Returns the prediction for a method that may be unstable; see the fields."""
+    nan = np.full(problem.dim, np.nan)
+    long_run = None, nan, nan, nan, np.diag(nan), nan, None, math.nan
+    known = map.transition, map.offset, jacobians, problem, algorithm, law, radius_at, mean_limit
+    return Prediction(law.basis, *long_run, *known)
+
+
+def unstable(found: Prediction, left_out: float = math.nan) -> Prediction:
+    """Returns the prediction if the method diverges."""
+    nothing, nowhere = np.zeros(found.problem.dim), np.full(found.problem.dim, np.inf)
+    long_run = settled(found, nowhere, nothing, nothing, np.diag(nowhere), nowhere, left_out)
+    return dataclasses.replace(long_run, stable=False)
+
+
+def settled(
+    found: Prediction,
+    heterogeneity_bias: np.ndarray,
+    markov_bias: np.ndarray,
+    curvature_bias: np.ndarray,
+    covariance: np.ndarray,
+    persistent_bias: np.ndarray,
+    left_out: float,
+    interval: tuple[float, float] | None = None,
+) -> Prediction:
+    """Returns the prediction if the method is stable and this is its long run."""
+    return dataclasses.replace(
+        found,
+        stable=True,
+        heterogeneity_bias=heterogeneity_bias,
+        markov_bias=markov_bias,
+        curvature_bias=curvature_bias,
+        covariance=covariance,
+        persistent_bias=persistent_bias,
+        left_out=left_out,
+        interval=interval,
+    )
 
 
 def total_cost(rounds: float, cost: Cost, num_agents: int) -> Reach:

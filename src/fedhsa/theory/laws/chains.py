@@ -9,7 +9,7 @@ from ..._linear import spectral_radius
 from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
 from ..maps.rounds import RoundMap
-from ..prediction import Prediction
+from ..prediction import Prediction, settled, undecided, unstable
 from ..stability import Limit, first_crossing, with_step
 from .curvature import BentLaw, bent_law
 from .federation import Federation
@@ -43,15 +43,15 @@ def predict_on_chains(problem: Problem, algorithm: AbstractAlgorithm) -> Predict
     radius_at = None if law.additive else functools.partial(_radius_at, problem, homogeneous)
     A = problem.jacobians(problem.root)
     mean_limit = functools.partial(_mean_limit, quiet, algorithm, A, len(federation.rounds))
-    found = Prediction.unknown(problem, algorithm, law, map, A, radius_at, mean_limit)
+    found = undecided(problem, algorithm, law, map, A, radius_at, mean_limit)
     if (stable := law.stable()) is None:
         return found
     if not stable or not spectral_radius(map.transition) < 1:
-        return found.diverging(law.left_out if law.basis == "exact" else math.nan)
+        return unstable(found, law.left_out if law.basis == "exact" else math.nan)
     (linear, covariance), mean = law.affine.stationary(), law.stationary().mean
     linear, mean = (limit, limit) if law.additive else (linear, mean)
     persistent = limit if law.additive else np.full(problem.dim, np.nan)
-    return found.settled(limit, linear - limit, mean - linear, covariance, persistent, law.left_out)
+    return settled(found, limit, linear - limit, mean - linear, covariance, persistent, law.left_out)
 
 
 def _radius_at(problem: Problem, law: SitesLaw | BentLaw, algorithm: AbstractAlgorithm) -> Radius | None:

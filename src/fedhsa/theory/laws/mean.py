@@ -14,7 +14,7 @@ from ..maps.joint import Joint
 from ..maps.linearise import linearised
 from ..maps.modes import error_of, radius_of
 from ..maps.rounds import RoundMap, require_stable
-from ..prediction import Prediction
+from ..prediction import Prediction, settled, undecided, unstable
 from ..samples.estimate import Estimates, estimates_of
 from ..stability import Limit, largest_carried_step
 from .first_order import noise_is_known
@@ -105,17 +105,17 @@ def predict_mean(
     A, radius_at = model.affine_parts()[0], None if law.basis == "exact" else lambda algorithm: None
     mean_limit = functools.partial(_mean_limit, law, algorithm, A)
     nowhere = RoundMap(np.empty((0, 0)), np.empty(0))  # the map of all that is carried is not formed
-    prediction = Prediction.unknown(problem, algorithm, law, nowhere, A, radius_at, mean_limit)
+    prediction = undecided(problem, algorithm, law, nowhere, A, radius_at, mean_limit)
     try:
         mean, covariance = law.stationary()
     except ValueError:
-        return prediction.diverging()
+        return unstable(prediction)
     if isinstance(law, PlayedLaw):
-        return prediction.settled(mean, nothing, nothing, covariance, unknown, law.unsettled())
+        return settled(prediction, mean, nothing, nothing, covariance, unknown, law.unsettled())
     if law.basis == "exact":
-        return prediction.settled(mean, nothing, nothing, covariance, mean, math.nan)
+        return settled(prediction, mean, nothing, nothing, covariance, mean, math.nan)
     curvature = nothing if problem.affine else unknown
-    return prediction.settled(mean, unknown, curvature, np.diag(unknown), mean, math.nan)
+    return settled(prediction, mean, unknown, curvature, np.diag(unknown), mean, math.nan)
 
 
 def _mean_limit(law: MeanLaw, algorithm: AbstractAlgorithm, A: np.ndarray) -> Limit:

@@ -23,7 +23,7 @@ from ...algorithms.sampling import AbstractSampling
 from ...problems import Problem
 from ...sources import IID, Silent
 from ..maps.rounds import LocalRule, RoundMap, local_powers, local_rule, require_stable
-from ..prediction import Prediction
+from ..prediction import Prediction, settled, undecided, unstable
 from .additive import AdditiveLaw, HiddenNoise, autoregressive, chain_noise
 from .finite import additive_noise, affine_operators, finite_law
 from .first_order import noise_is_known
@@ -518,11 +518,11 @@ def predict_replies(
     law = replies_law(problem, algorithm)
     if law is None:
         return None
-    markov, settled = np.zeros(problem.dim), True
+    markov, known_stable = np.zeros(problem.dim), True
     if isinstance(law, RepliesLaw) and law.basis != "exact":
         plain = predict(problem, algorithm.layers[-1])
-        settled = bool(plain.stable)
-        if settled:
+        known_stable = bool(plain.stable)
+        if known_stable:
             law, markov = law.with_noise_of(plain), plain.markov_bias
     finite = finite_law(problem.agents.source)
     quiet = problem if finite is not None and finite.independent else problem.noiseless()
@@ -534,15 +534,15 @@ def predict_replies(
 
     A, nothing = problem.affine_parts()[0], np.zeros(problem.dim)
     map = RoundMap(law.transition, list(law.path(nothing, 1))[1].mean)
-    found = Prediction.unknown(problem, algorithm, law, map, A, radius_at)
+    found = undecided(problem, algorithm, law, map, A, radius_at)
     try:
         mean, covariance = law.stationary()
     except ValueError:
-        return found.diverging()
-    if not settled:  # the noise at the root, which this law has, is not what makes the wrapped method diverge
+        return unstable(found)
+    if not known_stable:  # the noise at the root, which this law has, is not what makes the wrapped method diverge
         return found
     persistent = np.full(problem.dim, np.nan)  # it depends on the participation of additional agents
-    return found.settled(mean - markov, markov, nothing, covariance, persistent, law.left_out)
+    return settled(found, mean - markov, markov, nothing, covariance, persistent, law.left_out)
 
 
 def _of_agent(noise: HiddenNoise, i: int) -> HiddenNoise:

@@ -60,7 +60,7 @@ class AveragedLaw(AbstractLaw):
     def path(self, start, rounds):
         V = np.zeros((len(start),) * 2)
         additive = None if self.known is None else _AdditiveMean(self.known)
-        rest = None if self.transition is None else _RestOfMean(self.transition)
+        rest = None if self.transition is None else _RunningCovariance(self.transition)
         average = start
         yield Moments(start, V)
         for t, (mean, covariance) in enumerate(itertools.islice(self.inner.path(start, rounds), 1, None), start=1):
@@ -148,38 +148,36 @@ def part_of(average: AbstractAverage, rounds: float) -> float:
         return float(average.part(jnp.asarray(rounds, float)))
 
 
-class _AdditiveMean:
-    """The covariance of a running mean of errors with additive noise, round by round."""
-
-    def __init__(self, law: AdditiveLaw):
-        (M, d, s) = law.Psi.shape
-        self.law, self.state = law, law.enter(np.zeros(d))
-        self.V, self.B, self.Y = np.zeros((d, d)), np.zeros((d, d)), np.zeros((M, s, d))
-
-    def after(self, part: float) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the covariance of the mean, and that of the error, after one more round."""
-        law, keep = self.law, 1 - part
-        self.state = law.step(self.state)
-        cross, newest = law.Phi @ self.B + (law.Psi @ self.Y).sum(0), self.state.E
-        self.V = keep**2 * self.V + _mixed(cross, newest, part)
-        self.B = keep * cross + part * newest
-        self.Y = keep * law.QH @ self.Y + part * transpose(self.state.X)
-        return self.V, newest
-
-
-class _RestOfMean:
-    r"""The covariance of a running mean of errors that are correlated by $\Phi$ alone, round by round."""
+class _RunningCovariance:
+    r"""The covariance of a running mean of errors that are correlated by $\Phi$ and what drives them, by rounds."""
 
     def __init__(self, transition: np.ndarray):
         self.Phi = transition
         self.V = self.B = np.zeros_like(transition)
 
-    def after(self, part: float, newest: np.ndarray) -> np.ndarray:
+    def after(self, part: float, newest: np.ndarray, driven: Any = 0.0) -> np.ndarray:
         """Returns the covariance after one more round, in which the error has the covariance `newest`."""
-        cross = self.Phi @ self.B
+        cross = self.Phi @ self.B + driven
         self.V = (1 - part) ** 2 * self.V + _mixed(cross, newest, part)
         self.B = (1 - part) * cross + part * newest
         return self.V
+
+
+class _AdditiveMean:
+    """The covariance of a running mean of errors with additive noise, round by round."""
+
+    def __init__(self, law: AdditiveLaw):
+        (M, d, s) = law.Psi.shape
+        self.law, self.state, self.mean = law, law.enter(np.zeros(d)), _RunningCovariance(law.Phi)
+        self.Y = np.zeros((M, s, d))
+
+    def after(self, part: float) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the covariance of the mean, and that of the error, after one more round."""
+        law, keep = self.law, 1 - part
+        self.state = law.step(self.state)
+        V = self.mean.after(part, self.state.E, (law.Psi @ self.Y).sum(0))
+        self.Y = keep * law.QH @ self.Y + part * transpose(self.state.X)
+        return V, self.state.E
 
 
 def _mixed(cross: np.ndarray, newest: np.ndarray, part: float) -> np.ndarray:
