@@ -127,8 +127,8 @@ def _predict(
     if rule is None:
         return predict_mean(problem, algorithm, samples=samples, key=key)
     if noise_is_known(problem):
-        return _from_knowledge(problem, algorithm, rule)
-    return _from_samples(problem, algorithm, rule, estimates_of(problem, samples, key))
+        return _from_knowledge(problem, algorithm)
+    return _from_samples(problem, algorithm, estimates_of(problem, samples, key))
 
 
 def law_of(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = None) -> AbstractLaw:
@@ -144,11 +144,11 @@ def law_of(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None 
     return exact.law(problem, algorithm, rule.round_map(A, residuals))
 
 
-def _from_knowledge(problem: Problem, algorithm: AbstractAlgorithm, rule: LocalRule) -> Prediction:
+def _from_knowledge(problem: Problem, algorithm: AbstractAlgorithm) -> Prediction:
     model = linearised(problem)
     A, b = model.affine_parts()
     residuals = A @ problem.root - b
-    map = rule.mean_map(A, residuals)
+    map = require_rule(algorithm).mean_map(A, residuals)
     law = law_of(problem, algorithm, map) if problem.affine else curved_law(problem, algorithm, law_of)
     heterogeneity, curved = map.limit_error(), np.zeros(problem.dim)
     found = undecided(problem, algorithm, law, map, A, _radius_at(model, law))
@@ -231,8 +231,9 @@ def _radius_at(problem: Problem, law: AbstractLaw) -> Callable[[AbstractAlgorith
     return (lambda algorithm: law_of(problem, algorithm).mean_square_radius()) if law.quick else lambda algorithm: None
 
 
-def _from_samples(problem: Problem, algorithm: AbstractAlgorithm, rule: LocalRule, estimates: Estimates) -> Prediction:
+def _from_samples(problem: Problem, algorithm: AbstractAlgorithm, estimates: Estimates) -> Prediction:
     """Predicts from estimates, to first order in the step size."""
+    rule = require_rule(algorithm)
 
     def biases(estimates: Estimates) -> tuple[np.ndarray, ...]:
         A, lagged = estimates.jacobians, estimates.lagged[:, 1:]
