@@ -50,7 +50,7 @@ def test_equal_stages_are_one_also_for_running_averages_and_absent_agents():
 
 
 def test_a_step_size_that_decreases_for_ever_has_a_curve_and_no_floor(monkeypatch):
-    monkeypatch.setattr(changing, "LONGEST", 100)
+    monkeypatch.setattr("fedhsa.theory.prediction.LONGEST", 100)
     problem = turns(2)
     prediction = fh.theory.predict(problem, fh.FedHSA(DECREASING, 2))
     assert np.isnan(prediction.floor)

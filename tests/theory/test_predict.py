@@ -14,7 +14,6 @@ from cases import ALGORITHMS, CASES
 from fedhsa.problems import finite_sum, quadratic, td
 from fedhsa.theory import Estimates, PredictionWarning, exact, predict
 from fedhsa.theory.entry import _from_samples
-from fedhsa.theory.maps.rounds import require_rule
 
 CONSTANT = [name for name, algorithm in ALGORITHMS.items() if isinstance(algorithm.step_size, float)]
 
@@ -251,9 +250,10 @@ def test_what_a_prediction_from_samples_leaves_out_covers_its_error(switch, spre
     names = ("theta", "jacobians", "residuals", "long_run", "lagged", "slopes")
     twice = {name: np.repeat(getattr(estimates, name)[None], 2, axis=0) for name in names}
     estimates = dataclasses.replace(estimates, each=dataclasses.replace(estimates, **twice))
-    found = _from_samples(problem, require_rule(algorithm), estimates)
-    floor, truth = found["law"].stationary().square, predict(problem, algorithm).floor
-    low, high = found["interval"]
+    found = _from_samples(problem, algorithm, estimates)
+    floor, truth = found.law.stationary().square, predict(problem, algorithm).floor
+    assert found.interval is not None
+    low, high = found.interval
     assert abs(truth / floor - 1) > 0.05  # else there is nothing to cover
     assert low < truth < high * (1 + 1e-9) < 4 * truth
     if switch == 0.5:  # independent observations

@@ -12,15 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.interpolate import BarycentricInterpolator
 
-from .. import _check
 from .._types import precision
 from ..algorithms import AbstractAlgorithm
 from ..algorithms.schedules import AbstractSchedule, PerBlock
 from ..problems import AbstractAgent, Problem
 from ..sources import AbstractSource
 from .laws.moments import AbstractLaw, AbstractSteppedLaw, Steps
-from .maps.rounds import local_rule, start_error
-from .prediction import LONGEST, Prediction, known_of, undecided
+from .maps.rounds import local_rule
+from .prediction import Prediction, settled
 from .stability import with_step
 
 NODES, WIDEST, MOST = (12, 24), 1.5, 64
@@ -220,7 +219,7 @@ def predict_per_block(
     algorithm: AbstractAlgorithm,
     schedule: PerBlock,
     predict: Callable[[Problem, AbstractAlgorithm], Prediction],
-) -> "ChangingPrediction":
+) -> Prediction:
     r"""Predicts an algorithm with a constant step size for each block.
 
     Steps of sizes $\eta D$ with operators $G_i$ are steps of size $\eta$ with $D G_i$, if the method multiplies nothing
@@ -242,53 +241,10 @@ def predict_per_block(
                 f"A round of {name} with half the step size and twice the operators is another one, so there is no law "
                 "of a step size for each block."
             )
-    return _over(found, algorithm=algorithm, problem=problem, jacobians=problem.affine_parts()[0])
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class ChangingPrediction(Prediction):
-    """A prediction for several step sizes: error curves cover all rounds, the long run is that of the last step size.
-
-    If the step size changes for ever there is no floor, and `stable` refers to a small step size: that after about a
-    million rounds, or about a ten-thousandth of the first one if that is reached before.
-    """
-
-    last: Prediction = dataclasses.field(repr=False)
-    settles: bool = True
-    """Whether the step size is constant in the long run."""
-
-    @property
-    def max_step_size(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The largest stable constant step size; with one for each block, the largest of them, for the same ratios."""
-        return self.last.max_step_size
-
-    @property
-    def max_local_steps(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The limit at the last step size."""
-        return self.last.max_local_steps
-
-    @property
-    def spectral_radius(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The factor of the mean error per round; NaN if the step size keeps changing."""
-        return self.last.spectral_radius if self.settles else math.nan
-
-    @property
-    def rate(self):
-        """The factor of the root-mean-square error per round; NaN if the step size keeps changing."""
-        return super().rate if self.settles else math.nan
-
-    def rounds_to(self, target, theta=None):
-        if self.settles:
-            return super().rounds_to(target, theta)
-        _check.number("target", target, above=0.0)
-        path = self.law.path(start_error(self.problem, theta), LONGEST)
-        return next((t for t, moments in enumerate(path) if moments.square <= target), math.nan)
-
-    def _rate_in_words(self):
-        return super()._rate_in_words() if self.settles else "decreases with the step size"
-
-    def _floor_in_words(self):
-        return super()._floor_in_words() if self.settles else "none: the step size keeps changing; see `error(rounds)`"
+    A, _ = problem.affine_parts()
+    return dataclasses.replace(
+        found, algorithm=algorithm, problem=problem, jacobians=A, inner=found, course="geometric"
+    )
 
 
 def predict_changing(
@@ -296,7 +252,7 @@ def predict_changing(
     schedule: AbstractSchedule,
     predict: Callable[[AbstractAlgorithm], Prediction],
     direct: Callable[[AbstractAlgorithm], AbstractLaw] | None,
-) -> ChangingPrediction:
+) -> Prediction:
     """Predicts an algorithm whose step size follows a schedule.
 
     `predict` does so for constant step sizes, and `direct` returns their laws for methods with a local rule.
@@ -324,8 +280,12 @@ def predict_changing(
     laws_at([Steps(first, first), Steps(near, near)])  # raises if there is no curve
     left_out = max(prediction.law.left_out for prediction in every.values())
     law = ChangingLaw(schedule, laws_at, last.law, left_out=left_out, name=name)
-    unknown = {} if settles else undecided(last.problem.dim) | {"stable": last.stable}
-    return _over(last, settles, **unknown | {"algorithm": algorithm, "law": law, "left_out": law.left_out})
+    found = dataclasses.replace(last, algorithm=algorithm, law=law, left_out=left_out, inner=last, course="geometric")
+    if settles:
+        return found
+    nan = np.full(last.problem.dim, np.nan)
+    unknown = settled(found, nan, nan, nan, np.diag(nan), nan, left_out, last.interval)
+    return dataclasses.replace(unknown, stable=last.stable, course="changing")
 
 
 def _check_stepped(name: str, laws: Sequence[AbstractLaw]) -> list[AbstractSteppedLaw]:
@@ -337,8 +297,3 @@ def _check_stepped(name: str, laws: Sequence[AbstractLaw]) -> list[AbstractStepp
             "last step size separately."
         )
     return stepped
-
-
-def _over(last: Prediction, settles: bool = True, **changes: Any) -> ChangingPrediction:
-    """Returns the prediction of a constant step size with changes."""
-    return ChangingPrediction(**known_of(last) | changes, last=last, settles=settles)

@@ -4,7 +4,6 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from .laws.reported import predict_reported
 from .laws.unbiased import predict_unbiased
 from .maps.linearise import linearised
 from .maps.rounds import LocalRule, RoundMap, check_schedule, local_rule, require_rule
-from .prediction import Prediction, undecided, unstable
+from .prediction import Prediction, settled, undecided, unstable
 from .samples.estimate import Estimates, estimates_of
 from .stability import step_of
 
@@ -103,17 +102,15 @@ def _predict(
 ) -> Prediction:
     algorithm.check(problem)
     check_exogenous(problem)
-    schedule = step_of(algorithm)
+    schedule, again = step_of(algorithm), functools.partial(_predict, samples=samples, key=key)
     if isinstance(schedule, PerBlock):
-        again = functools.partial(_predict, samples=samples, key=key)
         return predict_per_block(problem, algorithm, schedule, again)
     if isinstance(schedule, AbstractSchedule):
         known = samples if noise_is_known(problem) else estimates_of(problem, samples, key)
         direct = functools.partial(law_of, problem) if problem.affine and noise_is_known(problem) else None
-        again = functools.partial(_predict, problem, samples=known, key=key)
-        return predict_changing(algorithm, schedule, again, direct)
+        of_step = functools.partial(_predict, problem, samples=known, key=key)
+        return predict_changing(algorithm, schedule, of_step, direct)
     check_schedule(algorithm)
-    again = functools.partial(_predict, samples=samples, key=key)
     if (reported := predict_reported(problem, algorithm, again)) is not None:
         return reported
     rule, finite = local_rule(algorithm), finite_law(problem.agents.source)
@@ -130,10 +127,8 @@ def _predict(
     if rule is None:
         return predict_mean(problem, algorithm, samples=samples, key=key)
     if noise_is_known(problem):
-        found = _from_knowledge(problem, algorithm, rule)
-    else:
-        found = _from_samples(problem, rule, estimates_of(problem, samples, key))
-    return Prediction(problem=problem, algorithm=algorithm, **found)
+        return _from_knowledge(problem, algorithm)
+    return _from_samples(problem, algorithm, estimates_of(problem, samples, key))
 
 
 def law_of(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = None) -> AbstractLaw:
@@ -149,35 +144,28 @@ def law_of(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None 
     return exact.law(problem, algorithm, rule.round_map(A, residuals))
 
 
-def _from_knowledge(problem: Problem, algorithm: AbstractAlgorithm, rule: LocalRule) -> dict[str, Any]:
+def _from_knowledge(problem: Problem, algorithm: AbstractAlgorithm) -> Prediction:
     model = linearised(problem)
     A, b = model.affine_parts()
     residuals = A @ problem.root - b
-    map = rule.mean_map(A, residuals)
+    map = require_rule(algorithm).mean_map(A, residuals)
     law = law_of(problem, algorithm, map) if problem.affine else curved_law(problem, algorithm, law_of)
     heterogeneity, curved = map.limit_error(), np.zeros(problem.dim)
-    found = {"basis": law.basis, "left_out": math.nan, "interval": None, "law": law, "jacobians": A}
-    found |= {"transition": map.transition, "offset": map.offset, "radius_at": _radius_at(model, law)}
+    found = undecided(problem, algorithm, law, map, A, _radius_at(model, law))
     try:
         mean, covariance = law.stationary()
     except ValueError:
-        return found | unstable(problem.dim)
+        return unstable(found)
     if law.mean_square_radius() is not None and law.stable() is None:
-        return found | undecided(problem.dim)
+        return found
     persistent, left_out = law.persistent_bias(), law.left_out
     if isinstance(law, CurvedLaw):
         heterogeneity, curved = law.heterogeneity_bias, law.curvature_bias
     elif not problem.affine:
         left_out = math.nan
-    return found | {
-        "left_out": left_out,
-        "stable": True,
-        "heterogeneity_bias": heterogeneity,
-        "markov_bias": mean - heterogeneity - curved,
-        "curvature_bias": curved,
-        "covariance": covariance,
-        "persistent_bias": heterogeneity if persistent is None else persistent,
-    }
+    persistent = heterogeneity if persistent is None else persistent
+    markov = mean - heterogeneity - curved
+    return settled(found, heterogeneity, markov, curved, covariance, persistent, left_out)
 
 
 def _doubts(found: Prediction) -> Iterator[str]:
@@ -243,8 +231,9 @@ def _radius_at(problem: Problem, law: AbstractLaw) -> Callable[[AbstractAlgorith
     return (lambda algorithm: law_of(problem, algorithm).mean_square_radius()) if law.quick else lambda algorithm: None
 
 
-def _from_samples(problem: Problem, rule: LocalRule, estimates: Estimates) -> dict[str, Any]:
+def _from_samples(problem: Problem, algorithm: AbstractAlgorithm, estimates: Estimates) -> Prediction:
     """Predicts from estimates, to first order in the step size."""
+    rule = require_rule(algorithm)
 
     def biases(estimates: Estimates) -> tuple[np.ndarray, ...]:
         A, lagged = estimates.jacobians, estimates.lagged[:, 1:]
@@ -258,28 +247,21 @@ def _from_samples(problem: Problem, rule: LocalRule, estimates: Estimates) -> di
         return float((heterogeneity + markov) @ (heterogeneity + markov) + np.trace(covariance))
 
     A = estimates.jacobians
-    transition, offset = rule.transition(A), rule.offset(A, estimates.residuals)
+    map = rule.mean_map(A, estimates.residuals)
     heterogeneity, markov, persistent, covariance = biases(estimates)
     moments = Moments(heterogeneity + markov, covariance)
-    settles = spectral_radius(transition) < 1
-    left_out = _neglected(moments, transition, rule, estimates) if settles else math.nan
-    law = RelaxationLaw(transition, moments, basis="samples", left_out=left_out)
-    found = {"basis": law.basis, "left_out": law.left_out, "interval": None, "law": law, "jacobians": A}
-    found |= {"transition": transition, "offset": offset, "radius_at": lambda algorithm: None}
+    settles = spectral_radius(map.transition) < 1
+    left_out = _neglected(moments, map.transition, rule, estimates) if settles else math.nan
+    law = RelaxationLaw(map.transition, moments, basis="samples", left_out=left_out)
+    found = undecided(problem, algorithm, law, map, A, lambda algorithm: None)
     if not settles:
-        return found | unstable(problem.dim)
+        return unstable(found)
     if not math.isfinite(left_out):
-        return found | undecided(problem.dim)
+        return found
     _, low, high = estimates.interval(floor)
-    return found | {
-        "stable": True,
-        "heterogeneity_bias": heterogeneity,
-        "markov_bias": markov,
-        "curvature_bias": np.zeros(problem.dim),
-        "covariance": covariance,
-        "persistent_bias": heterogeneity + persistent,
-        "interval": (max(float(low), 0.0) / (1 + left_out), float(high) * (1 + left_out)),
-    }
+    interval = max(float(low), 0.0) / (1 + left_out), float(high) * (1 + left_out)
+    nothing = np.zeros(problem.dim)
+    return settled(found, heterogeneity, markov, nothing, covariance, heterogeneity + persistent, left_out, interval)
 
 
 def _neglected(moments: Moments, transition: np.ndarray, rule: LocalRule, estimates: Estimates) -> float:

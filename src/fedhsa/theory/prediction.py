@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 
@@ -15,12 +15,14 @@ from .._table import FIXED, Table
 from ..algorithms import AbstractAlgorithm, Cost, cost
 from ..problems import Problem
 from .laws.moments import AbstractLaw, Radius
-from .maps.rounds import require_rule, start_error
+from .maps.rounds import RoundMap, local_rule, require_rule, start_error
 from .stability import KINDS, Limit, largest_local_steps, largest_mean_square_step, largest_step
 
 FLOAT_BYTES = 8
 FIRST_LOOK, LONGEST = 64, 4096
 """The initial and the largest number of rounds that are followed to find the round that reaches a target."""
+MOST_AVERAGED = 20_000
+"""The number of rounds for which an average is followed to a target; beyond it the error decays like 1/n."""
 VERDICTS = {True: "yes", False: "no: the error grows", None: "unknown: too close to the edge of stability"}
 UNLIMITED = 1e12
 """A speed-up that lasts up to this number of agents counts as unlimited."""
@@ -37,6 +39,7 @@ class Reach(NamedTuple):
     """The number of bytes sent in both directions, of all agents together, at 8 bytes per number."""
 
 
+@final
 @dataclasses.dataclass(frozen=True, repr=False)
 class Prediction:
     r"""The predicted behaviour of an algorithm on a problem, as returned by `predict`.
@@ -44,6 +47,10 @@ class Prediction:
     In the long run the error has the mean `heterogeneity_bias + markov_bias + curvature_bias` and the covariance
     `covariance`. The `floor` is the squared norm of the mean plus the trace of the covariance. If the method diverges,
     bias, covariance and floor are infinite.
+
+    If the step size settles, error curves cover all rounds, and the long run is that of the last step size. If it
+    changes for ever there is no floor, and `stable` refers to a small step size: that after about a million rounds, or
+    about a ten-thousandth of the first one if that is reached before.
     """
 
     basis: str
@@ -88,10 +95,21 @@ class Prediction:
     radius_at: Callable[[AbstractAlgorithm], Radius | None] | None = dataclasses.field(repr=False)
     """A function from the algorithm with another step size to its mean-square radius; None if that is the square of the
     mean's radius."""
+    mean_limit: Callable[[], Limit] | None = dataclasses.field(default=None, repr=False)
+    """The search for the step size at which the mean diverges; None if that is known from the local rule."""
+    inner: "Prediction | None" = dataclasses.field(default=None, repr=False)
+    """The prediction whose limits these are: of the method before its average, or with a constant step size."""
+    course: Literal["geometric", "average", "changing"] = "geometric"
+    """How the error goes to its limit: like a power, as an average over rounds, or as the step size, for ever."""
 
     @functools.cached_property
     def spectral_radius(self) -> float:
-        """The factor of the mean error per round. The method diverges if it is 1 or more."""
+        """The factor of the mean error per round; NaN if the step size changes for ever.
+
+        The method diverges if it is 1 or more.
+        """
+        if self.inner is not None:
+            return math.nan if self.course == "changing" else self.inner.spectral_radius
         radius = self.law.mean_radius()
         return spectral_radius(self.transition) if radius is None else radius
 
@@ -111,7 +129,9 @@ class Prediction:
 
     @property
     def rate(self) -> float:
-        """The factor of the root-mean-square error per round, while it is far above the floor."""
+        """The factor of the root-mean-square error per round, while it is far above the floor; NaN as above."""
+        if self.course == "changing":
+            return math.nan
         square = self.mean_square_radius
         return self.spectral_radius if square is None else math.sqrt(square)
 
@@ -119,22 +139,32 @@ class Prediction:
     def max_step_size(self) -> Limit:
         """The smallest step size at which the method diverges, with its number of local steps.
 
-        The attribute `kind` of the result states whether it refers to the mean or to the mean square.
+        The attribute `kind` of the result states whether it refers to the mean or to the mean square. It is NaN if it
+        is unknown, or if the method has no single step size. If that changes, the limit is that of a constant one; if
+        there is one for each block, that of the largest of them, for the same ratios.
         """
-        mean = largest_step(self.jacobians, require_rule(self.algorithm))
+        if self.inner is not None:
+            return self.inner.max_step_size
+        if self.mean_limit is None:
+            mean = largest_step(self.jacobians, require_rule(self.algorithm.layers[-1]))
+        elif math.isnan(mean := self.mean_limit()):
+            return mean
         if self.radius_at is None:
             return Limit(mean, self.stability, mean.scanned)
         return largest_mean_square_step(self.algorithm, self.radius_at, mean)
 
     @functools.cached_property
     def max_local_steps(self) -> Limit | None:
-        """The largest number of local steps before the mean diverges, at this step size.
+        """The largest number of local steps before the mean diverges, at this step size, or at the last one.
 
-        None for methods without local steps.
+        None for methods without local steps, and if it is unknown.
         """
-        if not hasattr(self.algorithm, "local_steps"):
+        if self.inner is not None:
+            return self.inner.max_local_steps
+        rule = local_rule(self.algorithm)
+        if rule is None or not hasattr(self.algorithm, "local_steps"):
             return None
-        return largest_local_steps(self.jacobians, require_rule(self.algorithm))
+        return largest_local_steps(self.jacobians, rule)
 
     @property
     def bias(self) -> np.ndarray:
@@ -207,9 +237,13 @@ class Prediction:
     def rounds_to(self, target: float, theta: Any = None) -> float:
         """Returns the first round after which the predicted error is at most `target`; infinity if there is none.
 
-        It is NaN if it is unknown whether the method is stable.
+        It is NaN if it is unknown whether the method is stable. An average is followed for 20,000 rounds; beyond that,
+        the excess over the floor is assumed to decay like 1/rounds. A step size that changes for ever is followed for
+        4,096 rounds, and NaN if that is not enough.
         """
         _check.number("target", target, above=0.0)
+        if self.course != "geometric":
+            return self._followed_to(target, theta)
         if self.stable is None:
             return math.nan
         floor = float(self.heterogeneity_bias @ self.heterogeneity_bias) if self.basis == "mean" else self.floor
@@ -224,6 +258,15 @@ class Prediction:
             if rounds >= LONGEST:  # extrapolate at the asymptotic rate
                 return rounds + math.ceil(left)
             rounds = min(LONGEST, rounds + max(math.ceil(1.2 * left), FIRST_LOOK))
+
+    def _followed_to(self, target: float, theta: Any) -> float:
+        longest, error = MOST_AVERAGED if self.course == "average" else LONGEST, math.inf
+        for t, moments in enumerate(self.law.path(start_error(self.problem, theta), longest)):
+            if (error := moments.square) <= target:
+                return t
+        if self.course == "changing":
+            return math.nan
+        return math.ceil(longest * (error - self.floor) / (target - self.floor)) if self.floor < target else math.inf
 
     def _table(self) -> Table:
         """Returns the main numbers in words, without computing anything further."""
@@ -244,9 +287,13 @@ class Prediction:
         return Table(("", ""), [*rows, ("known by", f"{known}{doubt}")])
 
     def _rate_in_words(self) -> str:
+        if self.course == "changing":
+            return "decreases with the step size"
         return f"times {self.rate:.4g} per round, far above the floor"
 
     def _floor_in_words(self) -> str:
+        if self.course == "changing":
+            return "none: the step size keeps changing; see `error(rounds)`"
         if math.isnan(self.floor):
             return "unknown: only the mean is predicted"
         if self.floor == 0:
@@ -276,23 +323,51 @@ class Prediction:
         return {"algorithm": type(self.algorithm).__name__} | {name: plain(getattr(self, name)) for name in names}
 
 
-def known_of(prediction: Prediction) -> dict[str, Any]:
-    """Returns the fields that all predictions have, to make that of an altered method."""
-    return {field.name: getattr(prediction, field.name) for field in dataclasses.fields(Prediction)}
+def undecided(
+    problem: Problem,
+    algorithm: AbstractAlgorithm,
+    law: AbstractLaw,
+    map: RoundMap,
+    jacobians: np.ndarray,
+    radius_at: Callable[[AbstractAlgorithm], Radius | None] | None,
+    mean_limit: Callable[[], Limit] | None = None,
+) -> Prediction:
+    """Returns the prediction for a method that may be unstable; see the fields."""
+    nan = np.full(problem.dim, np.nan)
+    long_run = None, nan, nan, nan, np.diag(nan), nan, None, math.nan
+    known = map.transition, map.offset, jacobians, problem, algorithm, law, radius_at, mean_limit
+    return Prediction(law.basis, *long_run, *known)
 
 
-def unstable(dim: int) -> dict[str, Any]:
-    """Returns the fields of a prediction for a method that diverges."""
-    nowhere = np.full(dim, np.inf)
-    found = {"stable": False, "covariance": np.diag(nowhere), "heterogeneity_bias": nowhere, "persistent_bias": nowhere}
-    return found | dict.fromkeys(("markov_bias", "curvature_bias"), np.zeros(dim))
+def unstable(found: Prediction, left_out: float = math.nan) -> Prediction:
+    """Returns the prediction if the method diverges."""
+    nothing, nowhere = np.zeros(found.problem.dim), np.full(found.problem.dim, np.inf)
+    long_run = settled(found, nowhere, nothing, nothing, np.diag(nowhere), nowhere, left_out)
+    return dataclasses.replace(long_run, stable=False)
 
 
-def undecided(dim: int) -> dict[str, Any]:
-    """Returns the fields of a prediction for a method that may be unstable."""
-    unknown = np.full(dim, np.nan)
-    names = ("heterogeneity_bias", "markov_bias", "curvature_bias", "persistent_bias")
-    return {"stable": None, "left_out": math.nan, "covariance": np.diag(unknown)} | dict.fromkeys(names, unknown)
+def settled(
+    found: Prediction,
+    heterogeneity_bias: np.ndarray,
+    markov_bias: np.ndarray,
+    curvature_bias: np.ndarray,
+    covariance: np.ndarray,
+    persistent_bias: np.ndarray,
+    left_out: float,
+    interval: tuple[float, float] | None = None,
+) -> Prediction:
+    """Returns the prediction if the method is stable and this is its long run."""
+    return dataclasses.replace(
+        found,
+        stable=True,
+        heterogeneity_bias=heterogeneity_bias,
+        markov_bias=markov_bias,
+        curvature_bias=curvature_bias,
+        covariance=covariance,
+        persistent_bias=persistent_bias,
+        left_out=left_out,
+        interval=interval,
+    )
 
 
 def total_cost(rounds: float, cost: Cost, num_agents: int) -> Reach:

@@ -1,6 +1,5 @@
 """Predictions of the mean alone, from the joint map of all that a method carries or from rounds that are run."""
 
-import dataclasses
 import functools
 import math
 
@@ -14,8 +13,8 @@ from ...sources import Silent
 from ..maps.joint import Joint
 from ..maps.linearise import linearised
 from ..maps.modes import error_of, radius_of
-from ..maps.rounds import require_stable
-from ..prediction import Prediction, unstable
+from ..maps.rounds import RoundMap, require_stable
+from ..prediction import Prediction, settled, undecided, unstable
 from ..samples.estimate import Estimates, estimates_of
 from ..stability import Limit, largest_carried_step
 from .first_order import noise_is_known
@@ -83,29 +82,9 @@ class PlayedLaw(MeanLaw):
         return float(np.ptp(halves) / max(halves.mean(), np.finfo(float).tiny)) if halves.max() > 1e-20 else 0.0
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class MeanPrediction(Prediction):
-    """A prediction whose `transition` and `offset` are not formed."""
-
-    law: MeanLaw = dataclasses.field(repr=False)  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    @functools.cached_property
-    def max_step_size(self) -> Limit:
-        """The smallest step size at which the mean diverges; NaN if it is unknown."""
-        if isinstance(self.law, PlayedLaw):
-            return Limit(math.nan, "mean", "no step at all")
-        found = largest_carried_step(self.law.joint, self.algorithm, self.jacobians)
-        return Limit(found, self.stability, found.scanned)
-
-    @property
-    def max_local_steps(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """None, since it is unknown."""
-        return None
-
-
 def predict_mean(
     problem: Problem, algorithm: AbstractAlgorithm, *, samples: int | Estimates | None = None, key: SeedLike = 0
-) -> MeanPrediction:
+) -> Prediction:
     """Predicts the mean of an algorithm by running its exchanges on mean operators, which is all without noise."""
     if noise_is_known(problem):
         model = linearised(problem)
@@ -122,25 +101,26 @@ def predict_mean(
     else:
         joint.check()
         law.basis = "exact" if silent and law.exact else "mean"
-    nothing, unknown, nowhere = np.zeros(d), np.full(d, np.nan), np.empty((0, 0))
-    known = {"basis": law.basis, "law": law, "interval": None, "problem": problem, "algorithm": algorithm}
-    known |= {"transition": nowhere, "offset": np.empty(0), "jacobians": model.affine_parts()[0]}
-    known |= {"radius_at": None if law.basis == "exact" else lambda algorithm: None}
+    nothing, unknown = np.zeros(d), np.full(d, np.nan)
+    A, radius_at = model.affine_parts()[0], None if law.basis == "exact" else lambda algorithm: None
+    mean_limit = functools.partial(_mean_limit, law, algorithm, A)
+    nowhere = RoundMap(np.empty((0, 0)), np.empty(0))  # the map of all that is carried is not formed
+    prediction = undecided(problem, algorithm, law, nowhere, A, radius_at, mean_limit)
     try:
         mean, covariance = law.stationary()
     except ValueError:
-        return MeanPrediction(**known | unstable(d), left_out=math.nan)
-    if law.basis == "mean":
-        covariance, markov, curvature = np.diag(unknown), unknown, nothing if problem.affine else unknown
-    else:
-        markov, curvature = nothing, nothing
-    return MeanPrediction(
-        **known,
-        stable=True,
-        heterogeneity_bias=mean,
-        markov_bias=markov,
-        curvature_bias=curvature,
-        covariance=covariance,
-        persistent_bias=unknown if isinstance(law, PlayedLaw) else mean,
-        left_out=law.unsettled() if isinstance(law, PlayedLaw) else math.nan,
-    )
+        return unstable(prediction)
+    if isinstance(law, PlayedLaw):
+        return settled(prediction, mean, nothing, nothing, covariance, unknown, law.unsettled())
+    if law.basis == "exact":
+        return settled(prediction, mean, nothing, nothing, covariance, mean, math.nan)
+    curvature = nothing if problem.affine else unknown
+    return settled(prediction, mean, unknown, curvature, np.diag(unknown), mean, math.nan)
+
+
+def _mean_limit(law: MeanLaw, algorithm: AbstractAlgorithm, A: np.ndarray) -> Limit:
+    """Returns the smallest step size at which the mean diverges; NaN if it is unknown."""
+    if isinstance(law, PlayedLaw):
+        return Limit(math.nan, "mean", "no step at all")
+    found = largest_carried_step(law.joint, algorithm, A)
+    return Limit(found, "mean only", found.scanned)

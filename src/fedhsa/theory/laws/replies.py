@@ -6,7 +6,6 @@ sets of agents are enumerated.
 """
 
 import copy
-import dataclasses
 import functools
 import itertools
 import math
@@ -23,9 +22,8 @@ from ...algorithms.base import Arrival
 from ...algorithms.sampling import AbstractSampling
 from ...problems import Problem
 from ...sources import IID, Silent
-from ..maps.rounds import LocalRule, local_powers, local_rule, require_rule, require_stable
-from ..prediction import Prediction, known_of, undecided, unstable
-from ..stability import Limit, largest_mean_square_step, largest_step
+from ..maps.rounds import LocalRule, RoundMap, local_powers, local_rule, require_stable
+from ..prediction import Prediction, settled, undecided, unstable
 from .additive import AdditiveLaw, HiddenNoise, autoregressive, chain_noise
 from .finite import additive_noise, affine_operators, finite_law
 from .first_order import noise_is_known
@@ -511,30 +509,6 @@ def lasting_law(law: RepliesLaw, correlation: float) -> RelaxationLaw:
     return RelaxationLaw(Phi, Moments(mean, covariance + echoes), basis="first order")
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class RepliesPrediction(Prediction):
-    """A prediction for a method with missing or altered replies."""
-
-    @functools.cached_property
-    def max_step_size(self) -> Limit:
-        """The smallest step size at which the mean square diverges; of the mean with all replies if it takes long."""
-        mean = largest_step(self.jacobians, require_rule(self.algorithm.layers[-1]))
-        if self.radius_at is None or self.problem.dim > DENSE:
-            return mean
-        return largest_mean_square_step(self.algorithm, self.radius_at, mean)
-
-    @property
-    def max_local_steps(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """None, since it is unknown."""
-        return None
-
-
-def altered(plain: Prediction, algorithm: AbstractAlgorithm, **changes: Any) -> RepliesPrediction:
-    """Returns the prediction of a method whose replies are altered, from that of the method itself."""
-    known = known_of(plain) | {"algorithm": algorithm, "radius_at": lambda algorithm: None}
-    return RepliesPrediction(**known | changes)
-
-
 def predict_replies(
     problem: Problem, algorithm: AbstractAlgorithm, predict: Callable[[Problem, AbstractAlgorithm], Prediction]
 ) -> Prediction | None:
@@ -544,38 +518,31 @@ def predict_replies(
     law = replies_law(problem, algorithm)
     if law is None:
         return None
-    markov, settled = np.zeros(problem.dim), True
+    markov, known_stable = np.zeros(problem.dim), True
     if isinstance(law, RepliesLaw) and law.basis != "exact":
         plain = predict(problem, algorithm.layers[-1])
-        settled = bool(plain.stable)
-        if settled:
+        known_stable = bool(plain.stable)
+        if known_stable:
             law, markov = law.with_noise_of(plain), plain.markov_bias
     finite = finite_law(problem.agents.source)
     quiet = problem if finite is not None and finite.independent else problem.noiseless()
 
     def radius_at(other: AbstractAlgorithm) -> Radius | None:
-        found = replies_law(quiet, other) if law.basis == "exact" else None
+        known = law.basis == "exact" and problem.dim <= DENSE  # otherwise it takes long
+        found = replies_law(quiet, other) if known else None
         return None if found is None else found.mean_square_radius()
 
     A, nothing = problem.affine_parts()[0], np.zeros(problem.dim)
-    known: dict[str, Any] = {"basis": law.basis, "law": law, "jacobians": A, "interval": None, "radius_at": radius_at}
-    known |= {"problem": problem, "algorithm": algorithm, "curvature_bias": nothing}
-    known |= {"transition": law.transition, "offset": list(law.path(nothing, 1))[1].mean}
+    map = RoundMap(law.transition, list(law.path(nothing, 1))[1].mean)
+    found = undecided(problem, algorithm, law, map, A, radius_at)
     try:
         mean, covariance = law.stationary()
     except ValueError:
-        return RepliesPrediction(**known | unstable(problem.dim), left_out=math.nan)
-    if not settled:  # the noise at the root, which this law has, is not what makes the wrapped method diverge
-        return RepliesPrediction(**known | undecided(problem.dim))
-    return RepliesPrediction(
-        **known,
-        left_out=law.left_out,
-        stable=True,
-        heterogeneity_bias=mean - markov,
-        markov_bias=markov,
-        covariance=covariance,
-        persistent_bias=np.full(problem.dim, np.nan),  # it depends on the participation of additional agents
-    )
+        return unstable(found)
+    if not known_stable:  # the noise at the root, which this law has, is not what makes the wrapped method diverge
+        return found
+    persistent = np.full(problem.dim, np.nan)  # it depends on the participation of additional agents
+    return settled(found, mean - markov, markov, nothing, covariance, persistent, law.left_out)
 
 
 def _of_agent(noise: HiddenNoise, i: int) -> HiddenNoise:

@@ -10,15 +10,13 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from ... import _check
 from ..._linear import transpose
 from ..._types import precision
 from ...algorithms import AbstractAlgorithm
 from ...algorithms.output import AbstractAverage, RichardsonRomberg
 from ...problems import Problem
-from ..maps.joint import start_error
 from ..maps.rounds import local_rule
-from ..prediction import Prediction, known_of
+from ..prediction import Prediction
 from .additive import AdditiveLaw, noise_on_chains
 from .finite import finite_law
 from .markov import sites_law
@@ -30,8 +28,6 @@ UNLIKE = 0.25
 """The share of the difference from the variance of additive noise that counts as a difference in correlation."""
 FOREVER = 1e15
 """The number of rounds that counts as the long run."""
-MOST_AVERAGED = 20_000
-"""The number of rounds for which an average is followed to a target; beyond it the error decays like 1/n."""
 
 
 class AveragedLaw(AbstractLaw):
@@ -64,7 +60,7 @@ class AveragedLaw(AbstractLaw):
     def path(self, start, rounds):
         V = np.zeros((len(start),) * 2)
         additive = None if self.known is None else _AdditiveMean(self.known)
-        rest = None if self.transition is None else _RestOfMean(self.transition)
+        rest = None if self.transition is None else _RunningCovariance(self.transition)
         average = start
         yield Moments(start, V)
         for t, (mean, covariance) in enumerate(itertools.islice(self.inner.path(start, rounds), 1, None), start=1):
@@ -152,38 +148,36 @@ def part_of(average: AbstractAverage, rounds: float) -> float:
         return float(average.part(jnp.asarray(rounds, float)))
 
 
-class _AdditiveMean:
-    """The covariance of a running mean of errors with additive noise, round by round."""
-
-    def __init__(self, law: AdditiveLaw):
-        (M, d, s) = law.Psi.shape
-        self.law, self.state = law, law.enter(np.zeros(d))
-        self.V, self.B, self.Y = np.zeros((d, d)), np.zeros((d, d)), np.zeros((M, s, d))
-
-    def after(self, part: float) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the covariance of the mean, and that of the error, after one more round."""
-        law, keep = self.law, 1 - part
-        self.state = law.step(self.state)
-        cross, newest = law.Phi @ self.B + (law.Psi @ self.Y).sum(0), self.state.E
-        self.V = keep**2 * self.V + _mixed(cross, newest, part)
-        self.B = keep * cross + part * newest
-        self.Y = keep * law.QH @ self.Y + part * transpose(self.state.X)
-        return self.V, newest
-
-
-class _RestOfMean:
-    r"""The covariance of a running mean of errors that are correlated by $\Phi$ alone, round by round."""
+class _RunningCovariance:
+    r"""The covariance of a running mean of errors that are correlated by $\Phi$ and what drives them, by rounds."""
 
     def __init__(self, transition: np.ndarray):
         self.Phi = transition
         self.V = self.B = np.zeros_like(transition)
 
-    def after(self, part: float, newest: np.ndarray) -> np.ndarray:
+    def after(self, part: float, newest: np.ndarray, driven: Any = 0.0) -> np.ndarray:
         """Returns the covariance after one more round, in which the error has the covariance `newest`."""
-        cross = self.Phi @ self.B
+        cross = self.Phi @ self.B + driven
         self.V = (1 - part) ** 2 * self.V + _mixed(cross, newest, part)
         self.B = (1 - part) * cross + part * newest
         return self.V
+
+
+class _AdditiveMean:
+    """The covariance of a running mean of errors with additive noise, round by round."""
+
+    def __init__(self, law: AdditiveLaw):
+        (M, d, s) = law.Psi.shape
+        self.law, self.state, self.mean = law, law.enter(np.zeros(d)), _RunningCovariance(law.Phi)
+        self.Y = np.zeros((M, s, d))
+
+    def after(self, part: float) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the covariance of the mean, and that of the error, after one more round."""
+        law, keep = self.law, 1 - part
+        self.state = law.step(self.state)
+        V = self.mean.after(part, self.state.E, (law.Psi @ self.Y).sum(0))
+        self.Y = keep * law.QH @ self.Y + part * transpose(self.state.X)
+        return V, self.state.E
 
 
 def _mixed(cross: np.ndarray, newest: np.ndarray, part: float) -> np.ndarray:
@@ -194,42 +188,6 @@ def _mixed(cross: np.ndarray, newest: np.ndarray, part: float) -> np.ndarray:
 def _blended(covariance: np.ndarray, cross: np.ndarray, part: float) -> np.ndarray:
     """Returns the long-run covariance of a running mean with a constant weight."""
     return _mixed(cross, covariance, part) / (1 - (1 - part) ** 2)
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class ReportedPrediction(Prediction):
-    """A prediction for the reported parameter; stability and limits are those of the wrapped method."""
-
-    inner: Prediction = dataclasses.field(repr=False)
-
-    @property
-    def spectral_radius(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The value of the wrapped method."""
-        return self.inner.spectral_radius
-
-    @property
-    def max_step_size(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The value of the wrapped method."""
-        return self.inner.max_step_size
-
-    @property
-    def max_local_steps(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The value of the wrapped method."""
-        return self.inner.max_local_steps
-
-    def rounds_to(self, target: float, theta: Any = None) -> float:
-        """Returns the number of rounds until the reported error is at most `target`, or infinity.
-
-        It is followed for 20,000 rounds; beyond that, the excess over the floor is assumed to decay like 1/rounds.
-        """
-        _check.number("target", target, above=0.0)
-        error = math.inf
-        for t, moments in enumerate(self.law.path(start_error(self.problem, theta), MOST_AVERAGED)):
-            if (error := moments.square) <= target:
-                return t
-        if not self.floor < target:
-            return math.inf
-        return math.ceil(MOST_AVERAGED * (error - self.floor) / (target - self.floor))
 
 
 def predict_reported(
@@ -244,14 +202,13 @@ def predict_reported(
             f"{type(algorithm).__name__} reports a mean of means, for which no law is known. Use only one average."
         )
     inner = predict(problem, method)
-    known: dict[str, Any] = known_of(inner) | {"algorithm": algorithm}
+    known = dataclasses.replace(inner, algorithm=algorithm, inner=inner, course="average")
     if not inner.stable:
-        return ReportedPrediction(**known, inner=inner)
-    found = _law(problem, method, average, inner)
+        return known
+    law = _law(problem, method, average, inner)
     # If only the mean is known, the contribution of noise is NaN and remains NaN.
-    covariance = inner.covariance if np.isnan(inner.covariance).any() else found.stationary().covariance
-    known |= {"law": found, "basis": found.basis, "left_out": found.left_out, "covariance": covariance}
-    return ReportedPrediction(**known, inner=inner)
+    covariance = inner.covariance if np.isnan(inner.covariance).any() else law.stationary().covariance
+    return dataclasses.replace(known, law=law, basis=law.basis, left_out=law.left_out, covariance=covariance)
 
 
 def _law(problem: Problem, method: AbstractAlgorithm, average: AbstractAverage, inner: Prediction) -> AbstractLaw:

@@ -1,5 +1,6 @@
 """Floors under unbiased codecs whose noise depends on the message, from samples of the codec."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from ..prediction import Prediction
 from .finite import finite_law
 from .first_order import noise_is_known
 from .moments import Moments, RelaxationLaw
-from .replies import RepliesLaw, altered
+from .replies import RepliesLaw
 from .weights import EqualChances
 
 DRAWS = 4000
@@ -44,8 +45,9 @@ def predict_unbiased(
     if finite is not None and finite.independent:
         return None
     plain, M = predict(problem, algorithm.algorithm), problem.num_agents
+    known = dataclasses.replace(plain, algorithm=algorithm, radius_at=lambda algorithm: None, basis="first order")
     if not plain.stable:
-        return altered(plain, algorithm, basis="first order")
+        return known
     law = RepliesLaw(problem, rule, Arrival(), EqualChances(np.eye(M + 1)[M]), name=type(algorithm).__name__)
     rng = np.random.default_rng(0)
     first, moved = _own_noise(law, rng)
@@ -56,8 +58,7 @@ def predict_unbiased(
         added = rule.server_step * _coding_noise(algorithm.codec, g, law.S, moved, bool(rule.correction))
         covariance = plain.covariance + solve_discrete_lyapunov(Phi, added.T @ added / DRAWS)
     found = RelaxationLaw(Phi, Moments(plain.bias, covariance), basis="first order")
-    changes = {"basis": "first order", "covariance": covariance, "law": found, "left_out": found.left_out}
-    return altered(plain, algorithm, **changes)
+    return dataclasses.replace(known, covariance=covariance, law=found, left_out=found.left_out)
 
 
 def _own_noise(law: RepliesLaw, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
