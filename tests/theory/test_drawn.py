@@ -393,3 +393,37 @@ def test_the_long_run_of_a_mean_is_where_its_path_ends(average):
     pairs, exact = (MeanOnChainsLaw(kind(federation), method) for kind in (TwoSitesLaw, EverySiteLaw))
     assert pairs.stationary().square == pytest.approx(exact.stationary().square, rel=1e-9)
     np.testing.assert_allclose(pairs.errors(np.ones(1), 3), exact.errors(np.ones(1), 3), rtol=1e-9)
+
+
+def test_a_mean_of_a_method_with_memory_has_its_law_even_if_that_is_slow(monkeypatch):
+    """Other laws of averages know the error alone."""
+    method = fh.Averaged(fh.SCAFFLSA(0.1, 2), burn_in=1)
+    quick = predict(problem_of(2), method)
+    monkeypatch.setattr("fedhsa.theory.laws.sites.QUICK", 0)
+    slow = predict(problem_of(2), method)
+    assert slow.floor == quick.floor
+    np.testing.assert_array_equal(slow.error(4), quick.error(4))
+
+
+def test_a_mean_over_nonlinear_rounds_begins_as_the_method_and_ends_at_its_bias():
+    problem = fh.problems.logistic.random(2, num_examples=2, dim=1)
+    plain = predict(problem, fh.SCAFFOLD(0.1, 2))
+    mean = predict(problem, fh.Averaged(fh.SCAFFOLD(0.1, 2)))
+    np.testing.assert_allclose(mean.error(1), plain.error(1), rtol=1e-12)
+    assert mean.error(2)[2] != plain.error(2)[2]
+    np.testing.assert_array_equal(mean.bias, plain.bias)
+    assert mean.noise_variance == 0
+    assert mean.left_out >= plain.left_out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("average", [fh.Averaged, lambda method: fh.GeometricAverage(method, 0.9)])
+@pytest.mark.parametrize("family", ["td", "logistic"])
+def test_means_of_methods_with_memory_are_those_of_simulation(average, family):
+    """400 seeds, at most 4 standard errors from the exact law, and 15 % more from that of nonlinear rounds."""
+    problem = fh.problems.td.random(3, 4, 2, laziness=0.5) if family == "td" else fh.problems.logistic.random(3, 4, 2)
+    method = average(fh.SCAFFLSA(0.05, 2))
+    expected = predict(problem, method).error(100)[[20, 100]]
+    runs = fh.simulate(problem, method, rounds=100, seeds=400).error[:, [20, 100]]
+    allowed = 4 * runs.std(0) / 20 + (0.15 * expected if family == "logistic" else 0.0)
+    assert (abs(runs.mean(0) - expected) < allowed).all()

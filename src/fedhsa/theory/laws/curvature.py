@@ -1,6 +1,7 @@
 """Nonlinear operators on finite chains: the bias due to the agents' spread, and an affine approximation."""
 
 import contextlib
+import copy
 import functools
 import math
 from collections.abc import Callable
@@ -196,6 +197,12 @@ class BentLaw(ApproximatedLaw):
     def __init__(self, problem: Problem, model: Problem, law: Any, bend: float):
         self.model, self.law, self.shift, self.bend = model, law, model.root - problem.root, bend
         self.federation = law.federation
+
+    def around(self, law: AbstractLaw) -> "BentLaw":
+        """Returns the same for another law on this approximation."""
+        found = copy.copy(self)
+        found.law = law
+        return found
 
     def path(self, start, rounds):
         for mean, covariance in self.law.path(start - self.shift, rounds):

@@ -18,6 +18,7 @@ from ...problems import Problem
 from ..maps.rounds import local_rule
 from ..prediction import Prediction
 from .additive import AdditiveLaw, noise_on_chains
+from .curvature import BentLaw
 from .finite import finite_law
 from .markov import sites_law
 from .mean import MeanLaw
@@ -215,7 +216,8 @@ def _law(problem: Problem, method: AbstractAlgorithm, average: AbstractAverage, 
     """Returns the law of the average of a method that `inner` predicts."""
     law, rule, finite = inner.law, local_rule(method), finite_law(problem.agents.source)
     if (carried := _on_chains(problem, method, law)) is not None:
-        return MeanOnChainsLaw(carried, average)
+        found = MeanOnChainsLaw(carried, average)
+        return law.around(found) if isinstance(law, BentLaw) else found
     if isinstance(law, MeanLaw | AdditiveLaw):
         return AveragedLaw(law, average, law if isinstance(law, AdditiveLaw) else None, None)
     if finite is None or finite.independent or rule is None or not problem.affine:
@@ -234,16 +236,19 @@ def _law(problem: Problem, method: AbstractAlgorithm, average: AbstractAverage, 
 
 
 def _on_chains(problem: Problem, method: AbstractAlgorithm, law: AbstractLaw) -> SitesLaw | None:
-    """Returns the law of a method's exchanges, if there is one that follows a mean quickly."""
-    finite, found = finite_law(problem.agents.source), law
-    if not isinstance(law, SitesLaw):
+    """Returns the law of a method's exchanges, if there is one that follows a mean quickly, or that has to."""
+    finite, found = finite_law(problem.agents.source), law.affine
+    if not isinstance(law, SitesLaw | BentLaw):
         if finite is None or finite.independent or not problem.affine or law.basis != "exact":
             return None
         try:
             found = sites_law(problem, method)
         except (NotDerivedError, TooLargeError):
             return None
-    return found if isinstance(found, SitesLaw) and type(found)(found.federation.beside()).quick else None
+    if not isinstance(found, SitesLaw):
+        return None
+    # Other laws of averages know the error alone, not all that a method carries.
+    return found if found.dim > problem.dim or type(found)(found.federation.beside()).quick else None
 
 
 def _split(algorithm: AbstractAlgorithm) -> tuple[AbstractAverage | None, AbstractAlgorithm]:
