@@ -53,6 +53,8 @@ QUICK, SMALL = 10**6, 10**8
 solved to many digits."""
 LARGE = 2 * 10**10
 """The number of operations per round above which an agent's correlation with the error is of leading order only."""
+ROUNDS, ROOM = 400, 2**26
+"""The largest number of rounds that the solution of the long run takes, and the numbers it may keep for that."""
 PATH = 2 * 10**9
 """The number of operations for rounds of a path that are followed one by one."""
 BLOCK = 128
@@ -140,17 +142,20 @@ class OpenAgents(NamedTuple):
         out = None if scratch is None else scratch.array("coefficients", shape, X.dtype)
         return np.matmul(self.W.reshape(B, S, T * K, rows), X, out=out).reshape(B, S, T, K, -1)
 
-    def squares(self, coefficients: np.ndarray, part: float = 1.0, scratch: Scratch | None = None) -> np.ndarray:
-        r"""Returns `part` times $W X W^T D$, from $W X$; `directed` maps it to the second moment of the operator."""
-        coefficients = coefficients[..., : self.dim + 1]
+    def squares(
+        self, of_y: np.ndarray, of_one: np.ndarray, part: float = 1.0, scratch: Scratch | None = None
+    ) -> np.ndarray:
+        r"""Returns `part` times $W X W^T D$, from the columns of $W X$; `directed` maps it to the second moment."""
+        slopes, values = self.W[..., :-1], self.W[..., -1]
         if self.D is None:
-            return part * coefficients @ transpose(self.W)
-        B, S, T, K, _ = coefficients.shape
+            return part * (of_y @ transpose(slopes) + of_one * values[..., None, :])
+        B, S, T, K, _ = of_y.shape
         if K <= SINGLE:  # faster than many products of small matrices
-            columns = [np.einsum("bstkn,bstn->bstk", coefficients, self.W[..., k, :]) for k in range(K)]
+            columns = [np.einsum("bstkn,bstn->bstk", of_y, slopes[..., k, :]) for k in range(K)]
             square = np.stack(columns, axis=-1)
         else:
-            square = coefficients @ transpose(self.W)
+            square = of_y @ transpose(slopes)
+        square += of_one * values[..., None, :]
         out = None if scratch is None else scratch.array("squares", (B, S, T * K, self.dim), square.dtype)
         multiply = np.multiply if K == 1 else np.matmul
         return multiply(part * square.reshape(B, S, T * K, K), self.D, out=out).reshape(B, S, T, K, self.dim)
@@ -284,56 +289,60 @@ class End(NamedTuple):
 
 def second_moments(agents: OpenAgents, others: Others, Y: np.ndarray, rule: RoundRule, *, follow: bool) -> End:
     r"""Applies a round to $Y = E[x x^T 1\{s\}]$, `(B, S, d + 1, d + 1)`; `follow` includes products of $y$ with $e$."""
-    d, scratch = agents.dim, Scratch()
+    d, room = agents.dim, (Scratch(), Scratch())
     e, one = slice(0, d), slice(d, d + 1)
+    x = slice(0, d + 1) if follow else one
     if not rule.kappa:
-        Z, h = np.concatenate([Y, Y[..., e]], axis=-1) if follow else Y, None  # initially y = e
+        of_y, more, h = Y[..., e], Y[..., x], None  # initially y = e
         for _ in range(rule.H):
-            Z, h = _step(agents, Z, h, scratch)
-        yx = np.concatenate([Z[..., e, d + 1 :], Z[..., e, one]], axis=-1)
-        return End(agents.move_on(Y, rule.H) if follow else Y, yx, Z[..., e, e])
+            of_y, more, h = _step(agents, of_y, more, h, room)
+        return End(agents.move_on(Y, rule.H) if follow else Y, more[..., e, :], of_y[..., e, :])
     # The first step: h = rho a - B x - nu and y = e + a - h.
     rho, B, noise = rule.rho, others.B[:, None], agents.spread(others.noise)
     r = agents.coefficients(Y)
-    xx, ax, aa = agents.move(Y), agents.directed(r), agents.directed(agents.squares(r))
+    xx, ax, aa = agents.move(Y), agents.directed(r), agents.directed(agents.squares(r[..., e], r[..., one]))
     hx = rho * ax - B @ xx
     ha = rho * aa - B @ transpose(ax)
     yx, ya = xx[..., e, :] + ax - hx, transpose(ax[..., e]) + aa - ha
     hh = rho * ha - hx @ transpose(B) + noise
     yh = rho * ya - yx @ transpose(B) - noise
     yy = yx[..., e] + ya - yh
-    top, row = [yy, yx[..., one], yh], [transpose(yx[..., one]), xx[..., one, one], transpose(hx[..., one])]
-    left = [hx[..., one], hh]
-    if follow:
-        top, row, left = [*top, yx[..., e]], [*row, xx[..., one, e]], [*left, hx[..., e]]
-    h = np.concatenate(left, axis=-1)
-    Z = np.concatenate([np.concatenate(top, axis=-1), np.concatenate(row, axis=-1)], axis=-2)
+    of_y = np.concatenate([yy, transpose(yx[..., one])], axis=-2)
+    more = np.block([[yh, yx[..., x]], [transpose(hx[..., one]), xx[..., one, x]]])
+    h = np.concatenate([hh, hx[..., x]], axis=-1)
     for _ in range(rule.H - 1):
-        Z, h = _step(agents, Z, h, scratch)
-    ax = agents.move_on(ax if follow else ax[..., one], rule.H - 1)
+        of_y, more, h = _step(agents, of_y, more, h, room)
+    ax = agents.move_on(ax[..., x], rule.H - 1)
     if follow:
         xx, aa = (agents.move_on(X, rule.H - 1) for X in (xx, aa))
-    yx = np.concatenate([Z[..., e, 2 * d + 1 :], Z[..., e, one]], axis=-1)
-    return End(xx, yx, Z[..., e, e], Z[..., e, d + 1 : 2 * d + 1], ax, aa)
+    return End(xx, more[..., e, d:], of_y[..., e, :], more[..., e, :d], ax, aa)
 
 
-def _step(agents: OpenAgents, Z: np.ndarray, h: np.ndarray | None, scratch: Scratch) -> tuple[Any, Any]:
-    """Applies one local step to the second moments with rows $(y, 1)$ and columns $(y, 1, h, e)$, and to `h`."""
-    d = agents.dim
-    r = agents.coefficients(Z, scratch)
-    r[..., :d] += agents.squares(r, 0.5, scratch)
-    added, Z = agents.directed(r, scratch), agents.move(Z, scratch.array("moved", Z.shape, Z.dtype, busy=Z))
-    if h is not None:  # subtract h from y, in the rows and then in the columns
-        of_h = slice(d + 1, 2 * d + 1)
-        h = agents.move(h, scratch.array("moved", h.shape, h.dtype, busy=h))
-        Z[..., :d, :d] -= transpose(Z[..., :d, of_h])
-        Z[..., :d, d:] -= h
-        Z[..., :d] -= Z[..., of_h]
-        added[..., :d] -= added[..., of_h]
-    Z[..., :d, :] += added
-    Z[..., :d, :d] += transpose(added[..., :d])
-    Z[..., d, :d] += added[..., d]
-    return Z, h
+def _step(
+    agents: OpenAgents, of_y: np.ndarray, more: np.ndarray, h: np.ndarray | None, room: tuple[Scratch, Scratch]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Applies one local step to second moments, of $(y, 1)$ with $y$ and `more` with $(h, e, 1)$, and of `h` with it.
+
+    The last columns are separate because slices of one array are slow to add.
+    """
+    d, (own, other) = agents.dim, room
+    r, of_more = agents.coefficients(of_y, own), agents.coefficients(more, other)
+    r += agents.squares(r, of_more[..., -1:], 0.5, own)
+    added, added_more = agents.directed(r, own), agents.directed(of_more, other)
+    of_y = agents.move(of_y, own.array("moved", of_y.shape, of_y.dtype, busy=of_y))
+    more = agents.move(more, other.array("moved", more.shape, more.dtype, busy=more))
+    y = of_y[..., :d, :]
+    if h is not None:  # y' = y + G - h
+        h = agents.move(h, other.array("moved", h.shape, h.dtype, busy=h))
+        added_more -= h
+        y -= h[..., :d]
+    more[..., :d, :] += added_more
+    if h is not None:
+        added -= more[..., :d, :d]
+    y += added
+    y += transpose(added)
+    of_y[..., d, :] = more[..., :d, -1]
+    return of_y, more, h
 
 
 def server(end: End, others: Others, rule: RoundRule, pi: np.ndarray) -> np.ndarray:
@@ -720,10 +729,13 @@ class ManyAgentsLaw(AbstractSteppedLaw):
 
         operator = LinearOperator((constant.size,) * 2, residual, dtype=float)  # pyright: ignore[reportCallIssue]
         close = CLOSE if self.quick_round or self.exact else ROUGHLY
-        solved, failed = gmres(operator, constant, x0=self._sweep(guess).pack(), rtol=close, restart=20, maxiter=20)
+        restart = int(np.clip(ROOM / constant.size, 20, 100))  # a slow chain takes many times as long with a short one
+        solved, failed = gmres(
+            operator, constant, x0=self._sweep(guess).pack(), rtol=close, restart=restart, maxiter=-(-ROUNDS // restart)
+        )
         if failed:
             raise ValueError(
-                f"The stationary moments were not found in {failed} iterations. The method may be close to its largest "
+                f"The stationary moments were not found in {ROUNDS} iterations. The method may be close to its largest "
                 "stable step size; use a smaller one."
             )
         found = guess.unpack(solved)
@@ -748,7 +760,8 @@ class ManyAgentsLaw(AbstractSteppedLaw):
             return agents.spread(np.broadcast_to(U, (len(agents.pi), *U.shape)))
 
         def first(agents: OpenAgents, which: np.ndarray):
-            squares = agents.squares(agents.coefficients(spread(agents)))
+            r = agents.coefficients(spread(agents))
+            squares = agents.squares(r[..., :-1], r[..., -1:])
             return (self._anchor_noise(agents.directed(squares), U, which),)
 
         others = self._others(self._over_agents(first, self.centre)[0]) if rule.kappa else self._around
