@@ -46,7 +46,7 @@ from .solve import radius, slowest_square
 
 CHUNK = 2**18
 """The approximate largest size of the moments of agents that are processed together."""
-PARALLEL = 10**9
+PARALLEL = 5 * 10**7
 """The number of operations per round above which agents are distributed over the cores."""
 QUICK, SMALL = 10**6, 10**8
 """The numbers of operations per round up to which a law is evaluated at many step sizes, and up to which everything is
@@ -457,7 +457,9 @@ class ManyAgentsLaw(AbstractSteppedLaw):
         self.work = 12.0 * M * found.local_steps * law.num_outcomes * K * d**2
         self.numbers = M * law.num_outcomes * K * d
         """The size of all operators."""
-        self.chunk = max(1, CHUNK // (max(law.num_outcomes * K, S * (3 * d + 1)) * (3 * d + 1)))
+        size, cores = CHUNK / (max(law.num_outcomes * K, S * (3 * d + 1)) * (3 * d + 1)), len(available_cores())
+        parts = math.ceil(M / max(1, size) / cores) * cores if self.work >= PARALLEL else math.ceil(M / max(1, size))
+        self.chunk = math.ceil(M / parts)  # all of one size, so that few programs are compiled
         A, b = problem.affine_parts()
         residuals = A @ problem.root - b
         map = found.mean_map(A, residuals) if map is None else map
