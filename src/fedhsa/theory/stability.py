@@ -30,10 +30,8 @@ MOST_CARRIED = 256
 """The largest size of a carried state for which the largest step size is searched."""
 NOTHING = 1e-12
 """The largest entry of a power of `I + step A` that has vanished."""
-ROUNDING = 1e-14
-"""The relative size below which the asymmetry of Jacobians is rounding."""
-TRUSTED = 1e4
-"""The condition number of the eigenvectors up to which powers are computed from eigenvalues."""
+ROUNDING, TRUSTED = 1e-14, 1e4
+"""The relative asymmetry that is rounding, and the condition number up to which powers come from eigenvalues."""
 COARSE, BELOW, ABOVE = 8, 1e-2, 10.0
 """The number of step sizes per decade in the search for the largest mean-square-stable one, and its ends relative to
 the largest mean-stable one. It is coarse because each step size requires another law."""
@@ -358,12 +356,11 @@ class ManyRoundMaps:
 
     def vanish(self, number: int) -> bool:
         """Returns whether this number of local steps leaves nothing of the start, so that more change nothing."""
-        d = len(self.A_bar)
-        if self.modes is not None:  # some entry of a matrix is at least its spectral radius / d
-            with np.errstate(divide="ignore"):
-                factor = np.log(np.abs(1 + self.rule.step_size * self.modes.values).max())
-            if number * factor > math.log(NOTHING * d):
-                return False
+        least = (NOTHING * len(self.A_bar)) ** (
+            1 / number
+        )  # some entry of a matrix is at least its spectral radius / d
+        if self.modes is not None and np.abs(1 + self.rule.step_size * self.modes.values).max() > least:
+            return False
         return bool(np.abs(self.rule._replace(local_steps=number).powers(self.A)).max() < NOTHING)
 
 

@@ -54,7 +54,7 @@ solved to many digits."""
 LARGE = 2 * 10**10
 """The number of operations per round above which an agent's correlation with the error is of leading order only."""
 ROUNDS, ROOM = 400, 2**26
-"""The largest number of rounds that the solution of the long run takes, and the numbers it may keep for that."""
+"""The largest number of rounds that the long run takes to solve, and the numbers kept: slow chains need many vectors."""
 PATH = 2 * 10**9
 """The number of operations for rounds of a path that are followed one by one."""
 BLOCK = 128
@@ -77,22 +77,6 @@ SINGLE = 3
 """The largest number of directions for which products of coefficients are summed one by one."""
 SLOW = 1e-3
 """The distance of the mean map's radius from 1 that single precision requires."""
-
-
-class Scratch:
-    """Reusable arrays, since allocating new ones takes as long as filling them."""
-
-    def __init__(self):
-        self._arrays: dict[tuple, list[np.ndarray]] = {}
-
-    def array(self, name: str, shape: tuple[int, ...], dtype: Any, busy: np.ndarray | None = None) -> np.ndarray:
-        """Returns an array of this name and shape that is not `busy`."""
-        arrays = self._arrays.setdefault((name, shape), [])
-        free = [array for array in arrays if array is not busy]
-        if not free:
-            arrays.append(np.empty(shape, dtype))
-            free = arrays[-1:]
-        return free[0]
 
 
 class OpenAgents(NamedTuple):
@@ -118,13 +102,11 @@ class OpenAgents(NamedTuple):
         r"""Returns $\pi(s) X$."""
         return self.pi.reshape(*self.pi.shape, *(1,) * (X.ndim - 1)) * X[:, None]
 
-    def move(self, X: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    def move(self, X: np.ndarray) -> np.ndarray:
         r"""Returns $\sum_s P(s, t) X(s)$; independent observations forget the state instead."""
         if self.independent:
             return self.spread(X.sum(1))
-        out = np.empty_like(X, order="C") if out is None else out
-        np.matmul(transpose(self.P), X.reshape(*X.shape[:2], -1), out=out.reshape(*X.shape[:2], -1))
-        return out
+        return (transpose(self.P) @ X.reshape(*X.shape[:2], -1)).reshape(X.shape)
 
     def memory(self, steps: int) -> np.ndarray:
         r"""Returns $(P - 1 \pi^T)^k$, `(B, S, S)`."""
@@ -135,38 +117,31 @@ class OpenAgents(NamedTuple):
     def move_on(self, X: np.ndarray, steps: int) -> np.ndarray:
         return self._replace(P=self.memory(steps) + self.pi[:, None]).move(X) if steps else X
 
-    def coefficients(self, X: np.ndarray, scratch: Scratch | None = None) -> np.ndarray:
+    def coefficients(self, X: np.ndarray) -> np.ndarray:
         """Returns $W(s, t) X(s)$ for `X` with a row for each of $(e, 1)$, `(B, S, T, K, n)`."""
         B, S, T, K, rows = self.W.shape
-        shape = B, S, T * K, X.shape[-1]
-        out = None if scratch is None else scratch.array("coefficients", shape, X.dtype)
-        return np.matmul(self.W.reshape(B, S, T * K, rows), X, out=out).reshape(B, S, T, K, -1)
+        return (self.W.reshape(B, S, T * K, rows) @ X).reshape(B, S, T, K, -1)
 
-    def squares(
-        self, of_y: np.ndarray, of_one: np.ndarray, part: float = 1.0, scratch: Scratch | None = None
-    ) -> np.ndarray:
+    def squares(self, of_y: np.ndarray, of_one: np.ndarray, part: float = 1.0) -> np.ndarray:
         r"""Returns `part` times $W X W^T D$, from the columns of $W X$; `directed` maps it to the second moment."""
         slopes, values = self.W[..., :-1], self.W[..., -1]
         if self.D is None:
             return part * (of_y @ transpose(slopes) + of_one * values[..., None, :])
         B, S, T, K, _ = of_y.shape
         if K <= SINGLE:  # faster than many products of small matrices
-            columns = [np.einsum("bstkn,bstn->bstk", of_y, slopes[..., k, :]) for k in range(K)]
-            square = np.stack(columns, axis=-1)
+            square = np.stack([np.einsum("bstkn,bstn->bstk", of_y, slopes[..., k, :]) for k in range(K)], axis=-1)
         else:
             square = of_y @ transpose(slopes)
         square += of_one * values[..., None, :]
-        out = None if scratch is None else scratch.array("squares", (B, S, T * K, self.dim), square.dtype)
         multiply = np.multiply if K == 1 else np.matmul
-        return multiply(part * square.reshape(B, S, T * K, K), self.D, out=out).reshape(B, S, T, K, self.dim)
+        return multiply(part * square.reshape(B, S, T * K, K), self.D).reshape(B, S, T, K, self.dim)
 
-    def directed(self, r: np.ndarray, scratch: Scratch | None = None) -> np.ndarray:
+    def directed(self, r: np.ndarray) -> np.ndarray:
         r"""Returns $\sum_s P(s, t) D(s)^T r(s, t)$, `(B, S, d, n)`."""
         if self.PD is None:
             return self.move(r[:, :, 0])
         B, S, T, K, n = r.shape
-        out = None if scratch is None else scratch.array("directed", (B, T, self.dim, n), r.dtype)
-        directed = np.matmul(self.PD, r.transpose(0, 2, 1, 3, 4).reshape(B, T, S * K, n), out=out)
+        directed = self.PD @ r.transpose(0, 2, 1, 3, 4).reshape(B, T, S * K, n)
         return self.spread(directed.sum(1)) if self.independent else directed
 
     def given(self, W: np.ndarray) -> np.ndarray:
@@ -289,13 +264,13 @@ class End(NamedTuple):
 
 def second_moments(agents: OpenAgents, others: Others, Y: np.ndarray, rule: RoundRule, *, follow: bool) -> End:
     r"""Applies a round to $Y = E[x x^T 1\{s\}]$, `(B, S, d + 1, d + 1)`; `follow` includes products of $y$ with $e$."""
-    d, room = agents.dim, (Scratch(), Scratch())
+    d = agents.dim
     e, one = slice(0, d), slice(d, d + 1)
     x = slice(0, d + 1) if follow else one
     if not rule.kappa:
         of_y, more, h = Y[..., e], Y[..., x], None  # initially y = e
         for _ in range(rule.H):
-            of_y, more, h = _step(agents, of_y, more, h, room)
+            of_y, more, h = _step(agents, of_y, more, h)
         return End(agents.move_on(Y, rule.H) if follow else Y, more[..., e, :], of_y[..., e, :])
     # The first step: h = rho a - B x - nu and y = e + a - h.
     rho, B, noise = rule.rho, others.B[:, None], agents.spread(others.noise)
@@ -311,29 +286,25 @@ def second_moments(agents: OpenAgents, others: Others, Y: np.ndarray, rule: Roun
     more = np.block([[yh, yx[..., x]], [transpose(hx[..., one]), xx[..., one, x]]])
     h = np.concatenate([hh, hx[..., x]], axis=-1)
     for _ in range(rule.H - 1):
-        of_y, more, h = _step(agents, of_y, more, h, room)
+        of_y, more, h = _step(agents, of_y, more, h)
     ax = agents.move_on(ax[..., x], rule.H - 1)
     if follow:
         xx, aa = (agents.move_on(X, rule.H - 1) for X in (xx, aa))
     return End(xx, more[..., e, d:], of_y[..., e, :], more[..., e, :d], ax, aa)
 
 
-def _step(
-    agents: OpenAgents, of_y: np.ndarray, more: np.ndarray, h: np.ndarray | None, room: tuple[Scratch, Scratch]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+def _step(agents: OpenAgents, of_y: np.ndarray, more: np.ndarray, h: np.ndarray | None) -> tuple[Any, Any, Any]:
     """Applies one local step to second moments, of $(y, 1)$ with $y$ and `more` with $(h, e, 1)$, and of `h` with it.
 
     The last columns are separate because slices of one array are slow to add.
     """
-    d, (own, other) = agents.dim, room
-    r, of_more = agents.coefficients(of_y, own), agents.coefficients(more, other)
-    r += agents.squares(r, of_more[..., -1:], 0.5, own)
-    added, added_more = agents.directed(r, own), agents.directed(of_more, other)
-    of_y = agents.move(of_y, own.array("moved", of_y.shape, of_y.dtype, busy=of_y))
-    more = agents.move(more, other.array("moved", more.shape, more.dtype, busy=more))
+    d, r, of_more = agents.dim, agents.coefficients(of_y), agents.coefficients(more)
+    r += agents.squares(r, of_more[..., -1:], 0.5)
+    added, added_more = agents.directed(r), agents.directed(of_more)
+    of_y, more = agents.move(of_y), agents.move(more)
     y = of_y[..., :d, :]
     if h is not None:  # y' = y + G - h
-        h = agents.move(h, other.array("moved", h.shape, h.dtype, busy=h))
+        h = agents.move(h)
         added_more -= h
         y -= h[..., :d]
     more[..., :d, :] += added_more
@@ -731,10 +702,8 @@ class ManyAgentsLaw(AbstractSteppedLaw):
 
         operator = LinearOperator((constant.size,) * 2, residual, dtype=float)  # pyright: ignore[reportCallIssue]
         close = CLOSE if self.quick_round or self.exact else ROUGHLY
-        restart = int(np.clip(ROOM / constant.size, 20, 100))  # a slow chain takes many times as long with a short one
-        solved, failed = gmres(
-            operator, constant, x0=self._sweep(guess).pack(), rtol=close, restart=restart, maxiter=-(-ROUNDS // restart)
-        )
+        kept, start = int(np.clip(ROOM / constant.size, 20, 100)), self._sweep(guess).pack()
+        solved, failed = gmres(operator, constant, x0=start, rtol=close, restart=kept, maxiter=-(-ROUNDS // kept))
         if failed:
             raise ValueError(
                 f"The stationary moments were not found in {ROUNDS} iterations. The method may be close to its largest "
