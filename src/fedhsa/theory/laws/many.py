@@ -54,7 +54,7 @@ solved to many digits."""
 LARGE = 2 * 10**10
 """The number of operations per round above which an agent's correlation with the error is of leading order only."""
 ROUNDS, ROOM = 400, 2**26
-"""The largest number of rounds that the long run takes to solve, and the numbers kept: slow chains need many vectors."""
+"""The largest number of rounds that the long run takes to solve, and of numbers kept: slow chains need many vectors."""
 PATH = 2 * 10**9
 """The number of operations for rounds of a path that are followed one by one."""
 BLOCK = 128
