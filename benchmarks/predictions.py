@@ -1,14 +1,18 @@
-"""The cost of theory: seconds and peak memory of constants and predictions, each in a fresh process."""
+"""The cost of theory: seconds and peak memory of constants, predictions and analyses, each in a fresh process."""
 
 import json
+import resource
 import subprocess
 import sys
+import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
 from rich.console import Console
 
+from fedhsa.problems.make import PROBLEMS
 from machine import RESULTS, machine, show, write
 
 SCRIPT = """
@@ -74,10 +78,10 @@ SIZES = {"the paper's TD problem": (200, 100, 50), "a thousand agents": (1000, 2
 
 @dataclass(frozen=True)
 class Settings:
-    """Times `theory.constants` and `theory.predict` on TD problems, large and small, and writes predictions.json."""
+    """Times constants and predictions on TD problems and `fedhsa analyze` on all; writes predictions.json."""
 
     quick: bool = False
-    """the first size only"""
+    """the first size and the first problem only"""
     out: Path = RESULTS
     """the folder to write to"""
 
@@ -96,6 +100,16 @@ def methods() -> dict:
     return json.loads(done.stdout)
 
 
+def analysis(problem: str) -> dict:
+    """Returns the seconds of `fedhsa analyze` on a problem with its defaults, and those of all cores together."""
+    began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "fedhsa", "analyze", problem, "--out", folder]
+        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+    return {"seconds": time.perf_counter() - began, "user": used}
+
+
 def main(settings: Settings) -> None:
     console, where = Console(), machine()
     small = methods()
@@ -110,8 +124,13 @@ def main(settings: Settings) -> None:
         large.append((part, *(f"{found['seconds'][part]:.2f}" for found in report.values())))
     large.append(("peak memory, GiB", *(f"{found['peak_gib']:.2f}" for found in report.values())))
     show(large, console)
+    analyses = {name: analysis(name) for name in list(PROBLEMS)[: 1 if settings.quick else None]}
+    commands: list[tuple[str, ...]] = [("fedhsa analyze", "seconds", "user seconds")]
+    commands += [(name, *(f"{x:.1f}" for x in found.values())) for name, found in analyses.items()]
+    show(commands, console)
     out = settings.out / "quick" if settings.quick else settings.out
-    write(__file__, out, where, {"methods": small} | report, {"methods": rows, "sizes": large})
+    tables = {"methods": rows, "sizes": large, "analyses": commands}
+    write(__file__, out, where, {"methods": small, "analyses": analyses} | report, tables)
 
 
 if __name__ == "__main__":

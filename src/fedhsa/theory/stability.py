@@ -28,8 +28,10 @@ START, SMALLEST, LARGEST = 5e-3, 1e-12, 1e8
 MOST_LOCAL_STEPS = 2**29
 MOST_CARRIED = 256
 """The largest size of a carried state for which the largest step size is searched."""
-TRUSTED = 1e4
-"""The condition number of the eigenvectors up to which powers are computed from eigenvalues."""
+NOTHING = 1e-12
+"""The largest entry of a power of `I + step A` that has vanished."""
+ROUNDING, TRUSTED = 1e-14, 1e4
+"""The relative asymmetry that is rounding, and the condition number up to which powers come from eigenvalues."""
 COARSE, BELOW, ABOVE = 8, 1e-2, 10.0
 """The number of step sizes per decade in the search for the largest mean-square-stable one, and its ends relative to
 the largest mean-stable one. It is coarse because each step size requires another law."""
@@ -256,7 +258,7 @@ def largest_local_steps(A: np.ndarray, rule: LocalRule) -> Limit:
                 low, high = (middle, high) if stable else (low, middle)
             return Limit(low, "mean", scanned)
         before = int(numbers[-1])
-        if np.abs(rule._replace(local_steps=before).powers(A)).max() < 1e-12:
+        if maps.vanish(before):
             return Limit(math.inf, "mean", f"{scanned}; more change nothing")
     return Limit(math.inf, "mean", scanned)
 
@@ -305,7 +307,7 @@ class Eigenmodes(NamedTuple):
 def _eigenmodes(numbers: bytes, shape: tuple[int, int, int]) -> Eigenmodes | None:
     """Returns the modes of the Jacobians in `numbers`, once for all limits; None if they are ill-conditioned."""
     A = np.frombuffer(numbers).reshape(shape)
-    symmetric = np.array_equal(A, transpose(A))
+    symmetric = np.abs(A - transpose(A)).max(initial=0.0) <= ROUNDING * np.abs(A).max(initial=0.0)
     values, V = np.linalg.eigh(A) if symmetric else np.linalg.eig(A)
     if not (symmetric or np.linalg.cond(V).max() < TRUSTED):
         return None
@@ -351,6 +353,15 @@ class ManyRoundMaps:
             if kappa < 1:
                 moved = moved + (1 - kappa) * (modes.sum(powers) / len(self.A) - identity)
             return identity + self.rule.server_step * moved
+
+    def vanish(self, number: int) -> bool:
+        """Returns whether this number of local steps leaves nothing of the start, so that more change nothing."""
+        least = (NOTHING * len(self.A_bar)) ** (
+            1 / number
+        )  # some entry of a matrix is at least its spectral radius / d
+        if self.modes is not None and np.abs(1 + self.rule.step_size * self.modes.values).max() > least:
+            return False
+        return bool(np.abs(self.rule._replace(local_steps=number).powers(self.A)).max() < NOTHING)
 
 
 def excess(maps: np.ndarray) -> np.ndarray:

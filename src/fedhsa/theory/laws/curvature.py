@@ -449,7 +449,7 @@ def _anchor(agent, shared: _Shared) -> _Anchor:
 
 def _local(agent, own: _Anchor, shared: _Shared, average, anchored: bool):
     theta, start, share, eta, kappa, H = shared
-    w, K = _chain(agent)
+    w, onward = _chain(agent)
     outcomes, d = w.size, theta.size
     value, column, noise = average
     if anchored:  # c = kappa (g_bar - g_i), given the first observation; g_bar includes the agent
@@ -481,8 +481,8 @@ def _local(agent, own: _Anchor, shared: _Shared, average, anchored: bool):
         moved = u + eta * (values + c[:, None])
         crossed = jnp.einsum("no,noak->nak", p, to) @ (inverse @ cross)
         C = jnp.einsum("no,noak,nobk->nab", p, to, to) + eta * (crossed + jnp.swapaxes(crossed, 1, 2)) + eta**2 * square
-        after = p @ K
-        u = jnp.einsum("noa,ot->nta", p[..., None] * moved, K) / jnp.where(after > 0, after, 1.0)[..., None]
+        after = onward(p[..., None])[..., 0]
+        u = onward(p[..., None] * moved) / jnp.where(after > 0, after, 1.0)[..., None]
         C = C + jnp.einsum("no,noa,nob->nab", p, moved, moved) - jnp.einsum("no,noa,nob->nab", after, u, u)
         return u, C, crossed + eta * square, after, spread, seen
 
@@ -501,9 +501,9 @@ def _averages(agent, theta, u, L):
     def at(shift):
         return jax.vmap(lambda u, o: agent.operator(theta + u + shift, o))(u, outcomes)
 
-    centre = at(jnp.zeros_like(theta))
-    points = math.sqrt(3) * L.T
-    plus, minus = jax.vmap(at)(points), jax.vmap(at)(-points)
+    axes = math.sqrt(3) * L.T
+    # The operators are compiled once for all points.
+    (centre,), plus, minus = jnp.split(jax.vmap(at)(jnp.concatenate([0 * axes[:1], axes, -axes])), [1, 1 + len(axes)])
     values = centre + jnp.sum(plus + minus - 2 * centre[None], axis=0) / 6
     return values, jnp.moveaxis((plus - minus) / math.sqrt(12), 0, -1)
 
@@ -522,11 +522,16 @@ def _averaged(agents, theta, roots):
 
 
 def _chain(agent):
-    """Returns the stationary distribution of an agent's outcomes, and their transition kernel."""
+    """Returns the stationary distribution of an agent's outcomes, and the map of `(n, outcomes, k)` to the next one."""
     law: Any = known_law(agent)
     P, S, w = law.chain.transition, law.num_states, law.weights().ravel()
-    if law.independent:
-        return w, jnp.broadcast_to(w, (w.size, w.size))
-    if not law.pairs:
-        return w, P
-    return w, jnp.einsum("tv,vx->tvx", jnp.eye(S), P).reshape(1, S, S * S).repeat(S, axis=0).reshape(S * S, S * S)
+
+    def onward(x):
+        if law.independent:
+            return w[:, None] * jnp.sum(x, axis=1, keepdims=True)
+        if not law.pairs:
+            return jnp.einsum("nok,ot->ntk", x, P)
+        arrived = jnp.sum(x.reshape(len(x), S, S, -1), axis=1)
+        return (P[..., None] * arrived[:, :, None]).reshape(x.shape)
+
+    return w, onward

@@ -46,13 +46,15 @@ from .solve import radius, slowest_square
 
 CHUNK = 2**18
 """The approximate largest size of the moments of agents that are processed together."""
-PARALLEL = 10**9
+PARALLEL = 5 * 10**7
 """The number of operations per round above which agents are distributed over the cores."""
 QUICK, SMALL = 10**6, 10**8
 """The numbers of operations per round up to which a law is evaluated at many step sizes, and up to which everything is
 solved to many digits."""
 LARGE = 2 * 10**10
 """The number of operations per round above which an agent's correlation with the error is of leading order only."""
+ROUNDS, ROOM = 400, 2**26
+"""The largest number of rounds that the long run takes to solve, and of numbers kept: slow chains need many vectors."""
 PATH = 2 * 10**9
 """The number of operations for rounds of a path that are followed one by one."""
 BLOCK = 128
@@ -75,22 +77,6 @@ SINGLE = 3
 """The largest number of directions for which products of coefficients are summed one by one."""
 SLOW = 1e-3
 """The distance of the mean map's radius from 1 that single precision requires."""
-
-
-class Scratch:
-    """Reusable arrays, since allocating new ones takes as long as filling them."""
-
-    def __init__(self):
-        self._arrays: dict[tuple, list[np.ndarray]] = {}
-
-    def array(self, name: str, shape: tuple[int, ...], dtype: Any, busy: np.ndarray | None = None) -> np.ndarray:
-        """Returns an array of this name and shape that is not `busy`."""
-        arrays = self._arrays.setdefault((name, shape), [])
-        free = [array for array in arrays if array is not busy]
-        if not free:
-            arrays.append(np.empty(shape, dtype))
-            free = arrays[-1:]
-        return free[0]
 
 
 class OpenAgents(NamedTuple):
@@ -116,13 +102,11 @@ class OpenAgents(NamedTuple):
         r"""Returns $\pi(s) X$."""
         return self.pi.reshape(*self.pi.shape, *(1,) * (X.ndim - 1)) * X[:, None]
 
-    def move(self, X: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    def move(self, X: np.ndarray) -> np.ndarray:
         r"""Returns $\sum_s P(s, t) X(s)$; independent observations forget the state instead."""
         if self.independent:
             return self.spread(X.sum(1))
-        out = np.empty_like(X, order="C") if out is None else out
-        np.matmul(transpose(self.P), X.reshape(*X.shape[:2], -1), out=out.reshape(*X.shape[:2], -1))
-        return out
+        return (transpose(self.P) @ X.reshape(*X.shape[:2], -1)).reshape(X.shape)
 
     def memory(self, steps: int) -> np.ndarray:
         r"""Returns $(P - 1 \pi^T)^k$, `(B, S, S)`."""
@@ -133,35 +117,31 @@ class OpenAgents(NamedTuple):
     def move_on(self, X: np.ndarray, steps: int) -> np.ndarray:
         return self._replace(P=self.memory(steps) + self.pi[:, None]).move(X) if steps else X
 
-    def coefficients(self, X: np.ndarray, scratch: Scratch | None = None) -> np.ndarray:
+    def coefficients(self, X: np.ndarray) -> np.ndarray:
         """Returns $W(s, t) X(s)$ for `X` with a row for each of $(e, 1)$, `(B, S, T, K, n)`."""
         B, S, T, K, rows = self.W.shape
-        shape = B, S, T * K, X.shape[-1]
-        out = None if scratch is None else scratch.array("coefficients", shape, X.dtype)
-        return np.matmul(self.W.reshape(B, S, T * K, rows), X, out=out).reshape(B, S, T, K, -1)
+        return (self.W.reshape(B, S, T * K, rows) @ X).reshape(B, S, T, K, -1)
 
-    def squares(self, coefficients: np.ndarray, part: float = 1.0, scratch: Scratch | None = None) -> np.ndarray:
-        r"""Returns `part` times $W X W^T D$, from $W X$; `directed` maps it to the second moment of the operator."""
-        coefficients = coefficients[..., : self.dim + 1]
+    def squares(self, of_y: np.ndarray, of_one: np.ndarray, part: float = 1.0) -> np.ndarray:
+        r"""Returns `part` times $W X W^T D$, from the columns of $W X$; `directed` maps it to the second moment."""
+        slopes, values = self.W[..., :-1], self.W[..., -1]
         if self.D is None:
-            return part * coefficients @ transpose(self.W)
-        B, S, T, K, _ = coefficients.shape
+            return part * (of_y @ transpose(slopes) + of_one * values[..., None, :])
+        B, S, T, K, _ = of_y.shape
         if K <= SINGLE:  # faster than many products of small matrices
-            columns = [np.einsum("bstkn,bstn->bstk", coefficients, self.W[..., k, :]) for k in range(K)]
-            square = np.stack(columns, axis=-1)
+            square = np.stack([np.einsum("bstkn,bstn->bstk", of_y, slopes[..., k, :]) for k in range(K)], axis=-1)
         else:
-            square = coefficients @ transpose(self.W)
-        out = None if scratch is None else scratch.array("squares", (B, S, T * K, self.dim), square.dtype)
+            square = of_y @ transpose(slopes)
+        square += of_one * values[..., None, :]
         multiply = np.multiply if K == 1 else np.matmul
-        return multiply(part * square.reshape(B, S, T * K, K), self.D, out=out).reshape(B, S, T, K, self.dim)
+        return multiply(part * square.reshape(B, S, T * K, K), self.D).reshape(B, S, T, K, self.dim)
 
-    def directed(self, r: np.ndarray, scratch: Scratch | None = None) -> np.ndarray:
+    def directed(self, r: np.ndarray) -> np.ndarray:
         r"""Returns $\sum_s P(s, t) D(s)^T r(s, t)$, `(B, S, d, n)`."""
         if self.PD is None:
             return self.move(r[:, :, 0])
         B, S, T, K, n = r.shape
-        out = None if scratch is None else scratch.array("directed", (B, T, self.dim, n), r.dtype)
-        directed = np.matmul(self.PD, r.transpose(0, 2, 1, 3, 4).reshape(B, T, S * K, n), out=out)
+        directed = self.PD @ r.transpose(0, 2, 1, 3, 4).reshape(B, T, S * K, n)
         return self.spread(directed.sum(1)) if self.independent else directed
 
     def given(self, W: np.ndarray) -> np.ndarray:
@@ -284,56 +264,56 @@ class End(NamedTuple):
 
 def second_moments(agents: OpenAgents, others: Others, Y: np.ndarray, rule: RoundRule, *, follow: bool) -> End:
     r"""Applies a round to $Y = E[x x^T 1\{s\}]$, `(B, S, d + 1, d + 1)`; `follow` includes products of $y$ with $e$."""
-    d, scratch = agents.dim, Scratch()
+    d = agents.dim
     e, one = slice(0, d), slice(d, d + 1)
+    x = slice(0, d + 1) if follow else one
     if not rule.kappa:
-        Z, h = np.concatenate([Y, Y[..., e]], axis=-1) if follow else Y, None  # initially y = e
+        of_y, more, h = Y[..., e], Y[..., x], None  # initially y = e
         for _ in range(rule.H):
-            Z, h = _step(agents, Z, h, scratch)
-        yx = np.concatenate([Z[..., e, d + 1 :], Z[..., e, one]], axis=-1)
-        return End(agents.move_on(Y, rule.H) if follow else Y, yx, Z[..., e, e])
+            of_y, more, h = _step(agents, of_y, more, h)
+        return End(agents.move_on(Y, rule.H) if follow else Y, more[..., e, :], of_y[..., e, :])
     # The first step: h = rho a - B x - nu and y = e + a - h.
     rho, B, noise = rule.rho, others.B[:, None], agents.spread(others.noise)
     r = agents.coefficients(Y)
-    xx, ax, aa = agents.move(Y), agents.directed(r), agents.directed(agents.squares(r))
+    xx, ax, aa = agents.move(Y), agents.directed(r), agents.directed(agents.squares(r[..., e], r[..., one]))
     hx = rho * ax - B @ xx
     ha = rho * aa - B @ transpose(ax)
     yx, ya = xx[..., e, :] + ax - hx, transpose(ax[..., e]) + aa - ha
     hh = rho * ha - hx @ transpose(B) + noise
     yh = rho * ya - yx @ transpose(B) - noise
     yy = yx[..., e] + ya - yh
-    top, row = [yy, yx[..., one], yh], [transpose(yx[..., one]), xx[..., one, one], transpose(hx[..., one])]
-    left = [hx[..., one], hh]
-    if follow:
-        top, row, left = [*top, yx[..., e]], [*row, xx[..., one, e]], [*left, hx[..., e]]
-    h = np.concatenate(left, axis=-1)
-    Z = np.concatenate([np.concatenate(top, axis=-1), np.concatenate(row, axis=-1)], axis=-2)
+    of_y = np.concatenate([yy, transpose(yx[..., one])], axis=-2)
+    more = np.block([[yh, yx[..., x]], [transpose(hx[..., one]), xx[..., one, x]]])
+    h = np.concatenate([hh, hx[..., x]], axis=-1)
     for _ in range(rule.H - 1):
-        Z, h = _step(agents, Z, h, scratch)
-    ax = agents.move_on(ax if follow else ax[..., one], rule.H - 1)
+        of_y, more, h = _step(agents, of_y, more, h)
+    ax = agents.move_on(ax[..., x], rule.H - 1)
     if follow:
         xx, aa = (agents.move_on(X, rule.H - 1) for X in (xx, aa))
-    yx = np.concatenate([Z[..., e, 2 * d + 1 :], Z[..., e, one]], axis=-1)
-    return End(xx, yx, Z[..., e, e], Z[..., e, d + 1 : 2 * d + 1], ax, aa)
+    return End(xx, more[..., e, d:], of_y[..., e, :], more[..., e, :d], ax, aa)
 
 
-def _step(agents: OpenAgents, Z: np.ndarray, h: np.ndarray | None, scratch: Scratch) -> tuple[Any, Any]:
-    """Applies one local step to the second moments with rows $(y, 1)$ and columns $(y, 1, h, e)$, and to `h`."""
-    d = agents.dim
-    r = agents.coefficients(Z, scratch)
-    r[..., :d] += agents.squares(r, 0.5, scratch)
-    added, Z = agents.directed(r, scratch), agents.move(Z, scratch.array("moved", Z.shape, Z.dtype, busy=Z))
-    if h is not None:  # subtract h from y, in the rows and then in the columns
-        of_h = slice(d + 1, 2 * d + 1)
-        h = agents.move(h, scratch.array("moved", h.shape, h.dtype, busy=h))
-        Z[..., :d, :d] -= transpose(Z[..., :d, of_h])
-        Z[..., :d, d:] -= h
-        Z[..., :d] -= Z[..., of_h]
-        added[..., :d] -= added[..., of_h]
-    Z[..., :d, :] += added
-    Z[..., :d, :d] += transpose(added[..., :d])
-    Z[..., d, :d] += added[..., d]
-    return Z, h
+def _step(agents: OpenAgents, of_y: np.ndarray, more: np.ndarray, h: np.ndarray | None) -> tuple[Any, Any, Any]:
+    """Applies one local step to second moments, of $(y, 1)$ with $y$ and `more` with $(h, e, 1)$, and of `h` with it.
+
+    The last columns are separate because slices of one array are slow to add.
+    """
+    d, r, of_more = agents.dim, agents.coefficients(of_y), agents.coefficients(more)
+    r += agents.squares(r, of_more[..., -1:], 0.5)
+    added, added_more = agents.directed(r), agents.directed(of_more)
+    of_y, more = agents.move(of_y), agents.move(more)
+    y = of_y[..., :d, :]
+    if h is not None:  # y' = y + G - h
+        h = agents.move(h)
+        added_more -= h
+        y -= h[..., :d]
+    more[..., :d, :] += added_more
+    if h is not None:
+        added -= more[..., :d, :d]
+    y += added
+    y += transpose(added)
+    of_y[..., d, :] = more[..., :d, -1]
+    return of_y, more, h
 
 
 def server(end: End, others: Others, rule: RoundRule, pi: np.ndarray) -> np.ndarray:
@@ -448,7 +428,9 @@ class ManyAgentsLaw(AbstractSteppedLaw):
         self.work = 12.0 * M * found.local_steps * law.num_outcomes * K * d**2
         self.numbers = M * law.num_outcomes * K * d
         """The size of all operators."""
-        self.chunk = max(1, CHUNK // (max(law.num_outcomes * K, S * (3 * d + 1)) * (3 * d + 1)))
+        size, cores = CHUNK / (max(law.num_outcomes * K, S * (3 * d + 1)) * (3 * d + 1)), len(available_cores())
+        parts = math.ceil(M / max(1, size) / cores) * cores if self.work >= PARALLEL else math.ceil(M / max(1, size))
+        self.chunk = math.ceil(M / parts)  # all of one size, so that few programs are compiled
         A, b = problem.affine_parts()
         residuals = A @ problem.root - b
         map = found.mean_map(A, residuals) if map is None else map
@@ -720,10 +702,11 @@ class ManyAgentsLaw(AbstractSteppedLaw):
 
         operator = LinearOperator((constant.size,) * 2, residual, dtype=float)  # pyright: ignore[reportCallIssue]
         close = CLOSE if self.quick_round or self.exact else ROUGHLY
-        solved, failed = gmres(operator, constant, x0=self._sweep(guess).pack(), rtol=close, restart=20, maxiter=20)
+        kept, start = int(np.clip(ROOM / constant.size, 20, 100)), self._sweep(guess).pack()
+        solved, failed = gmres(operator, constant, x0=start, rtol=close, restart=kept, maxiter=-(-ROUNDS // kept))
         if failed:
             raise ValueError(
-                f"The stationary moments were not found in {failed} iterations. The method may be close to its largest "
+                f"The stationary moments were not found in {ROUNDS} iterations. The method may be close to its largest "
                 "stable step size; use a smaller one."
             )
         found = guess.unpack(solved)
@@ -748,7 +731,8 @@ class ManyAgentsLaw(AbstractSteppedLaw):
             return agents.spread(np.broadcast_to(U, (len(agents.pi), *U.shape)))
 
         def first(agents: OpenAgents, which: np.ndarray):
-            squares = agents.squares(agents.coefficients(spread(agents)))
+            r = agents.coefficients(spread(agents))
+            squares = agents.squares(r[..., :-1], r[..., -1:])
             return (self._anchor_noise(agents.directed(squares), U, which),)
 
         others = self._others(self._over_agents(first, self.centre)[0]) if rule.kappa else self._around
