@@ -168,7 +168,7 @@ def replay(study: Any, outcome: Any) -> dict[str, Any]:
 
 def importance(study: Any, outcome: Any) -> dict[str, Any]:
     """Errors where the source's figure ends, and where they stay."""
-    from fedhsa.experiments.rl._shared import late
+    from fedhsa.experiments.study import late
     from fedhsa.experiments.rl.importance import NAMES, SOURCE
 
     at = SOURCE // study.local_steps // outcome.facts["every"]
@@ -271,7 +271,7 @@ def fast_fedpg(study: Any, outcome: Any) -> dict[str, Any]:
 
 def fed_svrpg(study: Any, outcome: Any) -> dict[str, Any]:
     """Floors, the effect of clipping, and drifts with exact gradients."""
-    from fedhsa.experiments.rl._shared import late
+    from fedhsa.experiments.study import late
     from fedhsa.experiments.rl.fed_svrpg import ALL
 
     found = {f"floor, N = {N}": float(late(outcome.arrays[f"N = {N}"], 0.5).mean()) for N in study.agents}

@@ -11,7 +11,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedhsa.deploy import Missing, Node, Plan, Server, in_memory, keys
 from fedhsa.deploy.fit import MismatchError
 from fedhsa.deploy.flower import transport
-from fedhsa.deploy.flower.fleet import unwrap, wrap
+from fedhsa.deploy.flower.client import unwrap, wrap
 from fedhsa.deploy.flower.transport import FlowerTransport
 from fedhsa.deploy.server import hello
 from fedhsa.deploy.signing import Identity, signed

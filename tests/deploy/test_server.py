@@ -17,7 +17,7 @@ from fedhsa.deploy import journal as journals
 from fedhsa.deploy import server as deploy_server
 from fedhsa.deploy.server import BOOT, _DivergedError, _RestartRoundError
 from fedhsa.deploy.store import BusyError
-from fedhsa.deploy.wire import pack, unpack
+from fedhsa.deploy.wire import pack, unpack, words
 from fuzz import changed, mangle
 
 H, STEP, ROUNDS = 3, 0.05, 5
@@ -237,7 +237,6 @@ def test_the_words_of_an_error_stay_at_the_site(tmp_path, caplog):
 
 @pytest.mark.parametrize("reason", ["as before", ""])
 def test_a_site_that_refuses_twice_is_not_waited_for_whatever_it_says(reason, tmp_path, monkeypatch):
-    words = deploy_server.words
     monkeypatch.setattr(deploy_server, "words", lambda said: reason if "see the log" in str(said) else words(said))
     federation, server = broken(tmp_path, "wait", 2)
     with pytest.raises(FederationError, match="agent 1 cannot answer"):

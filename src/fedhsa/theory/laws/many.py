@@ -46,7 +46,7 @@ from .solve import radius, slowest_square
 
 CHUNK = 2**18
 """The approximate largest size of the moments of agents that are processed together."""
-PARALLEL = 5 * 10**7
+PARALLEL = 10**9
 """The number of operations per round above which agents are distributed over the cores."""
 QUICK, SMALL = 10**6, 10**8
 """The numbers of operations per round up to which a law is evaluated at many step sizes, and up to which everything is
