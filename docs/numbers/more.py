@@ -168,8 +168,8 @@ def replay(study: Any, outcome: Any) -> dict[str, Any]:
 
 def importance(study: Any, outcome: Any) -> dict[str, Any]:
     """Errors where the source's figure ends, and where they stay."""
-    from fedhsa.experiments.study import late
     from fedhsa.experiments.rl.importance import NAMES, SOURCE
+    from fedhsa.experiments.study import late
 
     at = SOURCE // study.local_steps // outcome.facts["every"]
     found = {f"{name}, early": float(outcome.arrays[name][:, at].mean()) for name in NAMES}
@@ -271,8 +271,8 @@ def fast_fedpg(study: Any, outcome: Any) -> dict[str, Any]:
 
 def fed_svrpg(study: Any, outcome: Any) -> dict[str, Any]:
     """Floors, the effect of clipping, and drifts with exact gradients."""
-    from fedhsa.experiments.study import late
     from fedhsa.experiments.rl.fed_svrpg import ALL
+    from fedhsa.experiments.study import late
 
     found = {f"floor, N = {N}": float(late(outcome.arrays[f"N = {N}"], 0.5).mean()) for N in study.agents}
     for step in study.step_sizes:
