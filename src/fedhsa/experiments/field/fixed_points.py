@@ -170,7 +170,7 @@ class FixedPoints(AbstractStudy):
         ends = {name: self._rows(outcome, family, self.steps[0])[1:] for family, name in NAMES.items()}
         said = [
             f"{few['fixed']:.3g} at H = {few['H']} and {many['fixed']:.3g} at H = {many['H']} on the {name} problem"
-            for name, (few, *_, many) in ends.items()
+            for name, few, many in ((name, rows[0], rows[-1]) for name, rows in ends.items())
         ]
         ratios = [self._coin_ratio(outcome, row) for row in outcome.facts["rows"] if row["H"] > 1]
         early = self._rows(outcome, "logistic", self.steps[0])

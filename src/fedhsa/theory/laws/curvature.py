@@ -528,10 +528,10 @@ def _chain(agent):
 
     def onward(x):
         if law.independent:
-            return w[:, None] * jnp.sum(x, axis=1, keepdims=True)
+            return w[None, :, None] * jnp.sum(x, axis=1, keepdims=True)
         if not law.pairs:
             return jnp.einsum("nok,ot->ntk", x, P)
         arrived = jnp.sum(x.reshape(len(x), S, S, -1), axis=1)
-        return (P[..., None] * arrived[:, :, None]).reshape(x.shape)
+        return (P[None, :, :, None] * arrived[:, :, None]).reshape(x.shape)
 
     return w, onward
