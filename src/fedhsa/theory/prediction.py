@@ -129,7 +129,10 @@ class Prediction:
 
     @property
     def rate(self) -> float:
-        """The factor of the root-mean-square error per round, while it is far above the floor; NaN as above."""
+        """The factor of the root-mean-square error per round, while it is far above the floor.
+
+        NaN if the step size changes for ever.
+        """
         if self.course == "changing":
             return math.nan
         square = self.mean_square_radius
