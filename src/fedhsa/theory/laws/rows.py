@@ -45,7 +45,7 @@ def _concatenate(*parts, dimension, **_):
 
 
 def _divide(x, y):
-    return x / y if np.issubdtype(x.dtype, np.inexact) else np.fix(x / y).astype(x.dtype)
+    return x / y if np.issubdtype(x.dtype, np.inexact) else np.trunc(x / y).astype(x.dtype)
 
 
 def _dot(x, y, *, dimension_numbers, **_):
