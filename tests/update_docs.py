@@ -37,6 +37,8 @@ def main(arguments: list[str]) -> int:
         stored = [str(path.parent.relative_to(results)) for path in stored]
         if results.parent.name == "benchmarks":
             stored = [f"benchmarks/{path.stem}" for path in sorted(results.glob("*.json"))]
+        if not (settings.names or stored):
+            parser.error(f"there are no results in {results}: run the study, comparison or benchmark first")
         for name in settings.names or stored:
             print(values.write(name, results, settings.as_they_are), flush=True)
         return renew_numbers(pages.PAGES)
