@@ -9,7 +9,6 @@ import pytest
 
 import fedhsa as fh
 from cases import CASES
-from fedhsa.algorithms.base import Arrival
 from fedhsa.algorithms.delay import Sent
 
 HSA, LOCAL = fh.FedHSA(0.03, 4), fh.LocalSA(0.03, 4)
@@ -31,29 +30,6 @@ def test_without_memory_a_biased_codec_stalls_error_feedback_comes_near_and_diff
     assert floor(algorithm, 0.02, "none") > 1e-2
     assert 1e-8 < floor(algorithm, 0.02, "error") < floor(algorithm, 0.02, "none") / 10
     assert floor(algorithm, 0.02, "difference") < 1e-20
-
-
-def test_moments_of_losses_fading_and_two_stages_are_means_over_their_cases():
-    """A loss of 1/4: 0 or 4/3 (or 1), with the chances 1/4 and 3/4. Then one of two entries, doubled, by a fair coin.
-
-    A gain of mean 1 and standard deviation s has the mean square 1 + s^2.
-    """
-    assert fh.Lossy(LOCAL, 0.25).arrival(2)[:3] == pytest.approx((1, 0.75 * (4 / 3) ** 2, 0))
-    assert fh.Lossy(LOCAL, 0.25, rescale=False).arrival(2)[:3] == pytest.approx((0.75, 0.75, 0))
-    assert fh.OverTheAir(LOCAL, 0.5, 0.3).arrival(2) == pytest.approx((1, 1.25, 0, 0.09))
-    x = np.array([3.0, -1.0])
-    loss, entry = fh.Lossy(LOCAL, 0.25).arrival(2), fh.codecs.RandK(0.5).arrival(2)
-    masks, gains = (np.array([2.0, 0.0]), np.array([0.0, 2.0])), ((0.25, 0.0), (0.75, 4 / 3))
-    once = sum(chance * gain**2 for chance, gain in gains) * sum(np.outer(c * x, c * x) / 2 for c in masks)
-    assert entry is not None
-    assert loss is not None
-    for both in (loss.then(entry), entry.then(loss)):
-        np.testing.assert_allclose(both.square * np.outer(x, x) + both.entries * np.diag(x**2), once, atol=1e-14)
-    # Twice one of two entries: both stages keep the same one with probability 1/2.
-    twice = sum(np.outer(c * d * x, c * d * x) / 4 for c in masks for d in masks)
-    both = entry.then(entry)
-    np.testing.assert_allclose(both.square * np.outer(x, x) + both.entries * np.diag(x**2), twice, atol=1e-14)
-    assert Arrival(added=0.2).then(Arrival(added=0.3)).added == pytest.approx(0.5)
 
 
 def test_noise_on_the_air_is_divided_by_the_number_of_those_who_sent():

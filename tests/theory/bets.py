@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+import fedhsa as fh
 from theory import enumeration
 from theory.enumeration import Rule
 
@@ -29,6 +30,11 @@ class Federation(NamedTuple):
     def agents(self):
         """The agents, seen from the root, and the root."""
         return {"td": enumeration.td_agents, "finite-sum": enumeration.finite_sum_agents}[self.family](*self.arrays)
+
+    @property
+    def problem(self):
+        """The problem of the package."""
+        return {"td": fh.problems.td, "finite-sum": fh.problems.finite_sum}[self.family].from_arrays(*self.arrays)
 
 
 def tiny(family, M, stay, seed=0):
@@ -70,10 +76,10 @@ def equal(M):
     return Federation("td", tuple(np.array([x] * M) for x in (P, np.array([0.0, 2.0]), features, 0.5)))
 
 
-def diverging(M):
-    """A scalar sum whose slopes, -.3 and 1.5 at stay .95, pull together only on average."""
+def diverging(M, stay=0.95):
+    """A scalar sum whose slopes, -.3 and 1.5, pull together only on average."""
     A, b = np.array([-0.3, 1.5]).reshape(2, 1, 1), np.array([[1.0], [-1.0]])
-    P = _lazy(np.full((2, 2), 0.5), 0.9)
+    P = _lazy(np.full((2, 2), 0.5), 2 * stay - 1)
     return Federation("finite-sum", tuple(np.repeat(x[None], M, axis=0) for x in (A, b, P)))
 
 

@@ -9,9 +9,10 @@ import fedhsa as fh
 from contract import World
 from fedhsa.problems import quadratic
 from fedhsa.theory import exact, predict
-from fedhsa.theory.laws import federation, moments
-from fedhsa.theory.laws.markov import sites_law
-from fedhsa.theory.laws.replies import RepliesLaw, replies_law
+from fedhsa.theory.laws import walks
+from fedhsa.theory.laws.federation import Federation
+from fedhsa.theory.laws.law import law_of
+from fedhsa.theory.laws.levels import EachSiteLaw, EverySiteLaw, LinearLaw
 from loops import corrected, output, paper, rules
 
 ROUNDS = 3
@@ -76,14 +77,20 @@ OTHERS += ("ServerMomentum(FedHSA)", "Gossip(LocalSA), combine first", "Thinned(
 
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_the_law_of_a_method_under_additive_noise_is_the_sum_over_all_its_numbers(name):
+    """Of linear rounds if there is no coin, of each agent and of all agents, which neglect nothing without states."""
     method, theta = LOOPS[name], np.array([1.5])
-    algorithm = method.on(PROBLEM)
+    algorithm, start = method.on(PROBLEM), theta - PROBLEM.root
     found = exact.mean_square_error(PROBLEM, algorithm, rounds=ROUNDS, theta=theta)
-    np.testing.assert_allclose(found, mean_square_errors(method, theta, "zero"), rtol=1e-9)
-    law = sites_law(PROBLEM, algorithm)
-    np.testing.assert_allclose(law.errors(theta - PROBLEM.root, ROUNDS), found, rtol=1e-9)
-    late = law.errors(theta - PROBLEM.root, moments.FOLLOWED)[-1]  # one by one; later ones would use the long run
-    np.testing.assert_allclose(law.stationary().square, late, rtol=1e-5, atol=1e-14)
+    expected = mean_square_errors(method, theta, "zero")
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    law = law_of(PROBLEM, algorithm)
+    assert isinstance(law, LinearLaw) == (len(law.federation.rounds) == 1)
+    for other in (law, EachSiteLaw(law.federation), EverySiteLaw(law.federation)):
+        np.testing.assert_allclose(other.errors(start, ROUNDS), expected, rtol=1e-9)
+        path = [moments.square for moments in other.path(start, 3000)]
+        np.testing.assert_allclose(other.stationary().square, path[-1], rtol=1e-5, atol=1e-14)
+        np.testing.assert_allclose(other.errors(start, 300), path[:301], rtol=1e-9, atol=1e-14)
+        assert (other.basis, other.left_out) == ("exact", 0.0)
 
 
 def test_noise_that_begins_in_its_long_run_is_told_from_noise_that_begins_at_zero():
@@ -95,23 +102,70 @@ def test_noise_that_begins_in_its_long_run_is_told_from_noise_that_begins_at_zer
     assert abs(expected[1] / mean_square_errors(LOOPS["SCAFFLSA"], np.zeros(1), "zero")[1] - 1) > 1e-4
 
 
+def each_of(values, chances, times):
+    """All outcomes of independent draws, with their probabilities."""
+    for way in itertools.product(zip(values, chances, strict=True), repeat=times):
+        yield float(np.prod([p for _, p in way])), np.array([v for v, _ in way])
+
+
+LOST = [(p, kept, kept) for p, kept in each_of((0, 1 / 0.7), (0.3, 0.7), 3)]
+TWO = [(1 / 3, 1.5 * row, 1.5 * row) for row in 1 - np.eye(3)]
+AIR = [(p, *np.split(gains, 2)) for p, gains in each_of((0.7, 1.3), (0.5, 0.5), 6)]
+DRAWN = {
+    "losses": (fh.Lossy(fh.LocalSA(0.1, 2, server_step=0.8), 0.3), LOST, 0.8, 0.0),
+    "two of three": (fh.Partial(fh.FedHSA(0.1, 2), fh.sampling.UniformSampling(2, 3)), TWO, 1.0, 0.0),
+    "over the air": (fh.OverTheAir(fh.FedHSA(0.1, 2), 0.3, 0.2), AIR, 1.0, 0.2 / 3),
+}
+"""Methods, the weights of the first and the last replies with their probabilities, server steps and added noise."""
+
+
+def summed_over_draws(draws, server_step, corrected, air, error, rounds, independent):
+    """The mean-square errors of two local steps of size 0.1 for every sequence of draws, in NumPy.
+
+    Columns are the error without noise, and what every single number of the noise adds to it, then of the receiver.
+    """
+    count, every = 2 * rounds, list(itertools.product(draws, repeat=rounds))
+    chance = np.prod([[p for p, *_ in way] for way in every], axis=1)
+    weights = np.array([[way[t][1:] for t in range(rounds)] for way in every])[..., None]  # (n, rounds, 2, agents, 1)
+    e = np.zeros((len(every), 1 + 3 * count + 2 * rounds))
+    e[:, 0], unit, found = error, np.eye(e.shape[1]), [error**2]
+    C = covariance(count, "zero")
+    if independent:
+        C = [0.6**2 / (1 - q**2) * np.eye(count) for q in Q.ravel()]
+    for t in range(rounds):
+
+        def G(i, step, y, t=t):
+            return (B[i] - A[i] @ PROBLEM.root) * unit[0] - A[i] * y + unit[1 + i * count + 2 * t + step]
+
+        added = air * unit[1 + 3 * count + 2 * t :]
+        mean = sum(weights[:, t, 0, i] * G(i, 0, e) for i in range(3)) / 3 + added[0]
+        moved = added[1]
+        for i in range(3):
+            correction, y = corrected * (mean - G(i, 0, e)), e
+            for step in range(2):
+                y = y + 0.1 * (G(i, step, y) + correction)
+            moved = moved + weights[:, t, 1, i] * (y - e) / 3
+        e = e + server_step * moved
+        K = e[:, 1 : 1 + 3 * count].reshape(-1, 3, count)
+        noise = np.einsum("nik,ikl,nil->n", K, np.array(C), K)
+        found.append(chance @ (e[:, 0] ** 2 + noise + (e[:, 1 + 3 * count :] ** 2).sum(1)))
+    return np.array(found)
+
+
 @pytest.mark.parametrize("independent", [False, True])
-@pytest.mark.parametrize(
-    "algorithm",
-    [
-        fh.Lossy(fh.LocalSA(0.1, 2, server_step=0.8), 0.3),
-        pytest.param(fh.Partial(fh.FedHSA(0.1, 2), fh.sampling.UniformSampling(2, 3)), marks=pytest.mark.slow),
-        pytest.param(fh.OverTheAir(fh.FedHSA(0.1, 2), 0.3, 0.2), marks=pytest.mark.slow),
-    ],
-    ids=["losses", "two of three", "over the air"],
-)
-def test_what_agents_draw_is_averaged_as_by_the_law_of_replies_which_counts_weights(algorithm, independent):
-    problem = PROBLEM.iid() if independent else PROBLEM
-    found, expected, start = sites_law(problem, algorithm), replies_law(problem, algorithm), np.array([0.7])
-    assert isinstance(expected, RepliesLaw)
-    np.testing.assert_allclose(found.errors(start, 6), expected.errors(start, 6), rtol=1e-9)
-    np.testing.assert_allclose(found.stationary().square, expected.stationary().square, rtol=1e-9)
-    assert found.mean_square_radius().value == pytest.approx(expected._square_radius, rel=1e-9)
+@pytest.mark.parametrize("name", DRAWN)
+def test_what_agents_draw_is_summed_over_all_outcomes_and_all_numbers_of_the_noise(name, independent):
+    algorithm, draws, server_step, air = DRAWN[name]
+    problem, rounds = PROBLEM.iid() if independent else PROBLEM, 2 if name == "over the air" else 3
+    law, corrected = law_of(problem, algorithm), float(name != "losses")
+    assert (law.basis, law.left_out) == ("exact", 0.0)
+    given = draws, server_step, corrected, air
+    expected = summed_over_draws(*given, 0.7, rounds, independent)
+    np.testing.assert_allclose(law.errors(np.array([0.7]), rounds), expected, rtol=1e-9)
+    *_, late = law.path(np.array([0.7]), 3000)
+    assert law.stationary().square == pytest.approx(late.square, rel=1e-8)
+    far, near = (summed_over_draws(*given, error, 1, independent)[1] for error in (1e6, -1e6))
+    assert law.mean_square_radius().value == pytest.approx((far + near) / 2e12, rel=1e-9)
 
 
 def test_the_mean_square_of_a_method_with_a_coin_is_that_of_both_falls():
@@ -127,15 +181,15 @@ def test_the_mean_square_of_a_method_with_a_coin_is_that_of_both_falls():
 
 
 def test_moments_that_are_walked_one_observation_after_another_are_those_of_one_matrix(monkeypatch):
-    algorithm, start = fh.SCAFFLSA(0.1, 3), np.array([0.7])
-    expected = sites_law(PROBLEM, algorithm)
-    monkeypatch.setattr(federation, "MATRIX", 0)
-    found = sites_law(PROBLEM, algorithm)
-    np.testing.assert_allclose(found.errors(start, 4), expected.errors(start, 4), rtol=1e-10)
-    np.testing.assert_allclose(found.stationary().square, expected.stationary().square, rtol=1e-10)
+    law, start = law_of(PROBLEM, fh.SCAFFLSA(0.1, 3)), np.array([0.7])
+    monkeypatch.setattr(walks, "MATRIX", 0)
+    parts = Federation(law.federation.pieces, law.federation.agents, "SCAFFLSA")
+    for found in (EachSiteLaw(parts), EverySiteLaw(parts)):
+        np.testing.assert_allclose(found.errors(start, 4), law.errors(start, 4), rtol=1e-10)
+        np.testing.assert_allclose(found.stationary().square, law.stationary().square, rtol=1e-10)
 
 
 def test_mean_operators_have_no_noise():
     """With its anchor in every round, SVRG's steps are those of the mean operators: all noise cancels."""
-    law = sites_law(PROBLEM, fh.LocalSVRG(0.1, 2, probability=1.0))
+    law = law_of(PROBLEM, fh.LocalSVRG(0.1, 2, probability=1.0))
     assert law.errors(np.zeros(1), 5)[-1] == pytest.approx(0.0, abs=1e-12)

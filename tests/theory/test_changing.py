@@ -7,9 +7,10 @@ import pytest
 import fedhsa as fh
 from fedhsa.problems import td
 from fedhsa.theory import changing
-from fedhsa.theory.laws.federation import Federation, outcomes_of
+from fedhsa.theory.laws.agents import agents_of
+from fedhsa.theory.laws.federation import Federation
+from fedhsa.theory.laws.levels import EachSiteLaw
 from fedhsa.theory.laws.pieces import pieces_of
-from fedhsa.theory.laws.sites import EachSiteLaw
 from theory.test_sites import scafflsa_by_paths, turns
 
 DECREASING = fh.Polynomial(3.5, offset=60.0, power=0.7)
@@ -112,7 +113,7 @@ def test_many_agents_follow_steps_that_change_as_each_of_them_alone_does():
     problem, start = td.random(8, 3, 2, laziness=0.5), np.array([1.0, -2.0])
     method = fh.LocalSA(fh.Stages((0.2, 0.1), begins=(2,)), 3)
     found = fh.theory.predict(problem, method).law
-    laws = [EachSiteLaw(Federation(pieces_of(fh.LocalSA(x, 3), 8, 2), outcomes_of(problem), "")) for x in (0.2, 0.1)]
+    laws = [EachSiteLaw(Federation(pieces_of(fh.LocalSA(x, 3), 8, 2), agents_of(problem), "")) for x in (0.2, 0.1)]
     state, expected = laws[0].enter(start), [start @ start]
     for law in (laws[0], laws[0], laws[1], laws[1]):
         state = law.step(state)

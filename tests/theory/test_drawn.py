@@ -10,13 +10,14 @@ import pytest
 import fedhsa as fh
 from fedhsa.algorithms import AbstractWrapper, Effect
 from fedhsa.theory import predict
-from fedhsa.theory.laws.federation import Federation, outcomes_of
-from fedhsa.theory.laws.markov import sites_law
+from fedhsa.theory.laws.agents import agents_of
+from fedhsa.theory.laws.averages import CarriedAverage
+from fedhsa.theory.laws.federation import Federation
+from fedhsa.theory.laws.law import law_of
+from fedhsa.theory.laws.levels import EachSiteLaw, EverySiteLaw, TwoSitesLaw
 from fedhsa.theory.laws.moments import NotDerivedError
 from fedhsa.theory.laws.occupancies import OccupancyLaw
 from fedhsa.theory.laws.pieces import derive
-from fedhsa.theory.laws.reported import MeanOnChainsLaw
-from fedhsa.theory.laws.sites import EachSiteLaw, EverySiteLaw, TwoSitesLaw
 from theory.enumeration import stationary
 
 ETA, H, STAY = 0.2, 2, 0.8
@@ -153,7 +154,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_agents_draw_is_summed_over_all_outcomes(case):
     M, algorithm, size, draws, play = CASES[case]
-    law = sites_law(problem_of(M), algorithm)
+    law = law_of(problem_of(M), algorithm)
     assert isinstance(law, EverySiteLaw)
     np.testing.assert_allclose(law.errors(np.ones(1), 4), by_outcomes(M, size, draws, play), rtol=1e-11)
 
@@ -163,11 +164,11 @@ def test_laws_of_few_sites_contain_what_each_agent_draws(case):
     M, algorithm, *_ = CASES[case]
     alone = problem_of(1)
     if not isinstance(algorithm, fh.Partial):
-        federation = Federation(derive(algorithm, 1, 1), outcomes_of(alone), case)
+        federation = Federation(derive(algorithm, 1, 1), agents_of(alone), case)
         assert EachSiteLaw(federation).stationary().square == pytest.approx(
             EverySiteLaw(federation).stationary().square
         )
-    federation = Federation(derive(algorithm, M, 1), outcomes_of(problem_of(M)), case)
+    federation = Federation(derive(algorithm, M, 1), agents_of(problem_of(M)), case)
     exact, pairs = EverySiteLaw(federation).stationary(), TwoSitesLaw(federation).stationary()
     assert pairs.square == pytest.approx(exact.square, rel=1e-9)
     assert EachSiteLaw(federation).stationary().square == pytest.approx(exact.square, rel=0.05)
@@ -205,7 +206,7 @@ def test_equal_agents_whose_replies_are_altered_have_the_law_of_their_occupancie
         np.tile(CONSTANTS[0, :, None], (3, 1, 1)),
         np.tile(P, (3, 1, 1)),
     )
-    parts = Federation(derive(method, 3, 1), outcomes_of(problem), "")
+    parts = Federation(derive(method, 3, 1), agents_of(problem), "")
     assert OccupancyLaw.number(parts) == 4
     joint, occupied = (law(parts).errors(np.ones(1), 5) for law in (EverySiteLaw, OccupancyLaw))
     np.testing.assert_allclose(occupied, joint, rtol=1e-11)
@@ -222,11 +223,11 @@ def test_an_agent_that_sleeps_through_two_exchanges_sleeps_through_both():
     """Ways of single exchanges would draw twice."""
     there = each((0, 1), (0.3, 0.7), 2)
     expected = by_outcomes(2, 1, there, fed_hsa(lambda x: np.array(x) / 2, lambda x: np.array(x) / 2))
-    np.testing.assert_allclose(sites_law(problem_of(2), Sleepy(HSA, 0.3)).errors(np.ones(1), 4), expected, rtol=1e-11)
+    np.testing.assert_allclose(law_of(problem_of(2), Sleepy(HSA, 0.3)).errors(np.ones(1), 4), expected, rtol=1e-11)
 
 
 def test_numbers_from_a_key_of_ones_own_are_noticed():
-    with pytest.raises(NotDerivedError, match="A round of Sleepy is random"):
+    with pytest.raises(NotDerivedError, match="Sleepy draws random numbers in addition to"):
         derive(Sleepy(LOCAL, 0.3, own_key=True), 2, 1)
 
 
@@ -251,7 +252,7 @@ class Faded(Sleepy):
 
 def test_gains_of_a_user_have_the_law_of_a_fading_channel():
     own, ours = Faded(HSA, 0.3), fh.OverTheAir(HSA, 0.3, 0.0)
-    found, expected = (sites_law(problem_of(2), method).stationary().square for method in (own, ours))
+    found, expected = (law_of(problem_of(2), method).stationary().square for method in (own, ours))
     assert found == pytest.approx(expected, rel=1e-11)
 
 
@@ -273,7 +274,7 @@ def test_losses_among_absent_agents_are_ways_of_the_agents():
     present_and_kept = [(p * q, (there, kept)) for p, there in HALF for q, kept in each((0, 1 / 0.7), (0.3, 0.7), 4)]
     both = (lambda o, k=k: present(o[0]) * np.array(o[1][k : k + 2]) for k in (0, 2))
     expected = by_outcomes(2, 1, present_and_kept, fed_hsa(*both))
-    np.testing.assert_allclose(sites_law(problem_of(2), method).errors(np.ones(1), 4), expected, rtol=1e-11)
+    np.testing.assert_allclose(law_of(problem_of(2), method).errors(np.ones(1), 4), expected, rtol=1e-11)
 
 
 @pytest.mark.parametrize(
@@ -352,7 +353,7 @@ def test_what_a_wrapper_asks_in_other_ways_is_refused(kind, sentence):
 
 
 def test_what_happens_to_some_agents_alone_makes_them_of_another_kind():
-    federation = Federation(derive(Asking(LOCAL, 0.3, kind="agent"), 2, 1), outcomes_of(problem_of(2)), "Asking")
+    federation = Federation(derive(Asking(LOCAL, 0.3, kind="agent"), 2, 1), agents_of(problem_of(2)), "Asking")
     assert len(set(federation.kinds.tolist())) == 2
 
 
@@ -364,8 +365,9 @@ def test_wrapped_methods_with_independent_observations_have_the_exact_law(method
 
 
 def test_very_many_outcomes_are_refused():
-    with pytest.raises(NotDerivedError, match="What a round of Partial draws has very many outcomes"):
-        derive(fh.Partial(LOCAL, fh.sampling.UniformSampling(5, 10)), 10, 1)
+    """Those of agents that remember whether they were present; others are present, or absent."""
+    with pytest.raises(NotDerivedError, match="What a round draws has very many outcomes"):
+        derive(fh.Partial(LOCAL, fh.sampling.Availability(0.5, 0.3)), 10, 1)
 
 
 def test_losses_may_make_the_mean_square_diverge_though_the_mean_converges():
@@ -389,20 +391,10 @@ def test_the_long_run_of_a_mean_is_where_its_path_ends(average):
         assert above[0] / above[1] == pytest.approx(2, rel=0.1)
     else:
         assert abs(above[1]) < 1e-6 * found.floor
-    federation = Federation(derive(LOCAL, 2, 1), outcomes_of(problem_of(2)), "LocalSA")
-    pairs, exact = (MeanOnChainsLaw(kind(federation), method) for kind in (TwoSitesLaw, EverySiteLaw))
+    federation = Federation(derive(LOCAL, 2, 1), agents_of(problem_of(2)), "LocalSA")
+    pairs, exact = (CarriedAverage(kind(federation), method) for kind in (TwoSitesLaw, EverySiteLaw))
     assert pairs.stationary().square == pytest.approx(exact.stationary().square, rel=1e-9)
     np.testing.assert_allclose(pairs.errors(np.ones(1), 3), exact.errors(np.ones(1), 3), rtol=1e-9)
-
-
-def test_a_mean_of_a_method_with_memory_has_its_law_even_if_that_is_slow(monkeypatch):
-    """Other laws of averages know the error alone."""
-    method = fh.Averaged(fh.SCAFFLSA(0.1, 2), burn_in=1)
-    quick = predict(problem_of(2), method)
-    monkeypatch.setattr("fedhsa.theory.laws.sites.QUICK", 0)
-    slow = predict(problem_of(2), method)
-    assert slow.floor == quick.floor
-    np.testing.assert_array_equal(slow.error(4), quick.error(4))
 
 
 def test_a_mean_over_nonlinear_rounds_begins_as_the_method_and_ends_at_its_bias():

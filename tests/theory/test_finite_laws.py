@@ -10,8 +10,7 @@ import fedhsa as fh
 import naive
 from fedhsa.problems import finite_sum, td
 from fedhsa.theory import exact
-from fedhsa.theory.laws import many
-from fedhsa.theory.laws.markov import exact_law
+from fedhsa.theory.laws import law
 
 ROUNDS = 2
 
@@ -59,23 +58,23 @@ def enumerated(problem, algorithm):
 )
 def test_the_product_law_is_the_sum_over_all_trajectories(name, algorithm):
     problem = problems()[name]
-    law = [moments.square for moments in exact_law(problem, algorithm).path(-problem.theta_star, ROUNDS)]
-    np.testing.assert_allclose(law, enumerated(problem, algorithm), rtol=1e-12)
+    errors = exact.mean_square_error(problem, algorithm, rounds=ROUNDS)
+    np.testing.assert_allclose(errors, enumerated(problem, algorithm), rtol=1e-12)
 
 
 def test_the_product_law_starts_where_the_chains_start():
     """One agent that starts in its second state: after one step the error is certain."""
     A, b, P = np.array([[[[1.0]], [[2.0]]]]), np.array([[[1.0], [5.0]]]), np.full((1, 2, 2), 0.5)
     problem = finite_sum.from_arrays(A, b, P, start=np.array([[0.0, 1.0]]))
-    _, after = exact_law(problem, fh.SynchronisedSA(0.1)).path(-problem.theta_star, 1)
+    _, after = exact.law(problem, fh.SynchronisedSA(0.1)).path(-problem.theta_star, 1)
     assert after.mean == pytest.approx(0.1 * 5.0 - problem.theta_star)
     assert after.covariance == pytest.approx(0, abs=1e-15)
 
 
 def standard_errors(problem, algorithm, *, rounds, seeds):
     run = fh.simulate(problem, algorithm, rounds=rounds, seeds=seeds, key=5)
-    law = exact.mean_square_error(problem, algorithm, rounds=rounds)
-    return (run.error.mean(0) - law)[1:] / (run.error.std(0, ddof=1)[1:] / np.sqrt(seeds))
+    expected = exact.mean_square_error(problem, algorithm, rounds=rounds)
+    return (run.error.mean(0) - expected)[1:] / (run.error.std(0, ddof=1)[1:] / np.sqrt(seeds))
 
 
 @pytest.mark.slow
@@ -128,11 +127,11 @@ def test_the_stationary_law_is_solved_however_close_to_instability(gap, d):
     g = b - A @ root
     added = eta**2 * np.mean([np.kron(x, x) for x in g], axis=0)  # the error has mean zero, so nothing crosses
     expected = np.linalg.solve(np.eye(d * d) - squares(eta), added).reshape(d, d)
-    law = exact.law(problem, fh.SA(eta))
-    radius = law.mean_square_radius()
+    found = exact.law(problem, fh.SA(eta))
+    radius = found.mean_square_radius()
     assert radius is not None
     assert radius.value == pytest.approx(1 - gap, abs=1e-10)
-    np.testing.assert_allclose(law.stationary().covariance, expected, rtol=1e-12 / gap)
+    np.testing.assert_allclose(found.stationary().covariance, expected, rtol=1e-12 / gap)
     with pytest.raises(ValueError, match="its mean-square error grows without bound"):
         exact.law(problem, fh.SA(brentq(above, 0.2, 3.0) * (1 + 2 * gap))).stationary()
 
@@ -156,6 +155,7 @@ def test_additive_noise_drawn_independently_has_a_law_too():
 
 
 def test_laws_that_would_take_long_say_what_to_use_instead(monkeypatch):
-    monkeypatch.setattr(many, "LARGE", 0)
-    with pytest.raises(TypeError, match=r"exact law of 20 agents with 3 states in 2 dimensions.*theory.predict"):
-        exact.floor(finite_sum.random(20, 3, 2).iid(), fh.FedHSA(0.01, 2))
+    monkeypatch.setattr(law, "SITES", 0)
+    problem, algorithm = finite_sum.random(20, 3, 2).iid(), fh.FedHSA(0.01, 2)
+    with pytest.raises(TypeError, match=r"exact law of 20 agents in 2 dimensions.*theory.predict` supports every size"):
+        exact.floor(problem, algorithm)

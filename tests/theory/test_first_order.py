@@ -8,7 +8,8 @@ import fedhsa as fh
 from cases import CASES
 from fedhsa.problems import finite_sum, td
 from fedhsa.theory import correlations, first_order_bias, first_order_covariance
-from fedhsa.theory.laws.many import ManyAgentsLaw
+from fedhsa.theory.laws.law import federation_of
+from fedhsa.theory.laws.levels import EachSiteLaw
 
 METHODS = {
     "FedHSA": lambda step: fh.FedHSA(step, 5, 0.8),
@@ -110,8 +111,7 @@ def test_first_order_bias_and_covariance_are_the_formulas(name, method):
 @pytest.mark.parametrize(("name", "method"), [("td", "FedHSA"), ("td", "LocalSA"), ("finite-sum", "FedHSA")])
 def test_the_law_becomes_first_order_for_small_steps(name, method):
     problem, algorithm = CASES[name](laziness=0.6).problem, METHODS[method](1e-4)
-    law = ManyAgentsLaw(problem, algorithm)
-    found = law.stationary()
+    found = EachSiteLaw(federation_of(problem, algorithm)).stationary()
     np.testing.assert_allclose(found.covariance, first_order_covariance(problem, algorithm), rtol=5e-3, atol=1e-9)
     bias = found.mean - fh.theory.exact.limit(problem, algorithm) + problem.theta_star
     np.testing.assert_allclose(bias, first_order_bias(problem, algorithm), rtol=5e-3)

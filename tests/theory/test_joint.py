@@ -1,5 +1,6 @@
-"""Maps of all that a method carries: against block matrices written by hand, and against runs without noise."""
+"""Maps of all that a method carries: against block matrices written by hand, and against rounds that are run."""
 
+import functools
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -14,9 +15,9 @@ from cases import CASES
 from fedhsa import tree
 from fedhsa.problems import quadratic
 from fedhsa.theory import exact, joint_map, max_step_size, predict
-from fedhsa.theory.laws import markov
-from fedhsa.theory.maps import modes
-from fedhsa.theory.maps.joint import Joint
+from fedhsa.theory.laws import law
+from fedhsa.theory.laws.moments import TooLargeError
+from theory.by_paths import Truth
 
 H, STEP = 4, 0.05
 
@@ -59,9 +60,12 @@ def test_scafflsa_is_its_block_matrix_on_error_and_shifts_that_add_to_zero(case)
     for i in range(1, M):
         basis[-d:, d * i : d * (i + 1)] = -np.eye(d)
     restricted = np.linalg.lstsq(basis, Phi @ basis, rcond=None)[0]
-    radius = np.abs(np.linalg.eigvals(restricted)).max()
+    values = np.linalg.eigvals(restricted)
     assert np.abs(np.linalg.eigvals(Phi)).max() == pytest.approx(1)  # the sum of all shifts stays
-    assert exact.spectral_radius(problem, fh.SCAFFLSA(STEP, H)) == pytest.approx(radius, rel=1e-9)
+    assert exact.spectral_radius(problem, fh.SCAFFLSA(STEP, H)) == pytest.approx(np.abs(values).max(), rel=1e-9)
+    found = joint_map(problem, fh.SCAFFLSA(STEP, H))
+    assert found.transition.shape == (d * M, d * M)
+    np.testing.assert_allclose(np.sort(np.abs(np.linalg.eigvals(found.transition))), np.sort(np.abs(values)), rtol=1e-8)
     np.testing.assert_allclose(exact.limit(problem, fh.SCAFFLSA(STEP, H)), problem.theta_star, atol=1e-9)
 
 
@@ -119,30 +123,58 @@ ELSEWHERE += ("FedPGBR", "FedDVRQ", "FedNPG", "FedNPGADMM", "FedKL")
 
 
 def slowest_mode(away):
-    """The larger root of z^2 = a z + b, fitted to e_{t+2} = a e_{t+1} + b e_t as the error falls to 1e-9 of the start.
+    """The largest root of z^3 = a z^2 + b z + c, fitted to the errors of four rounds as they fall to 1e-9 of the start.
 
-    Two modes are fitted, since errors may oscillate: those of SSLocalSGD do, with a period as long as the fall.
+    Three modes are fitted, since errors may oscillate: those of SSLocalSGD do, with a period as long as the fall, and
+    beside a mode that is as slow.
     """
     sizes = np.linalg.norm(away, axis=1)
     last = int(np.argmax(sizes < 1e-9 * sizes[0]))
-    at = np.arange(last // 2, last - 1)
-    now, after, then = ((away[at + k] / sizes[at, None]).ravel() for k in range(3))
-    a, b = np.linalg.lstsq(np.column_stack([after, now]), then, rcond=None)[0]
-    return abs(np.roots([1, -a, -b])).max()
+    at = np.arange(last // 2, last - 2)
+    *before, after = ((away[at + k] / sizes[at, None]).ravel() for k in range(4))
+    fitted = np.linalg.lstsq(np.column_stack(before), after, rcond=None)[0]
+    return abs(np.roots([1, *-fitted[::-1]])).max()
+
+
+class Means(Truth):
+    """The mean of all that a method carries, in its own rounds with prescribed falls of the coin."""
+
+    def _moments(self, index):
+        return sum(p * self._maps(index, jnp.asarray(coin))[0] for coin, p in self.coins)
+
+    def errors(self, start, rounds):
+        """The mean error before the first round and after each."""
+        z, found = np.append(self.spread @ start, 1.0), []
+        for t in range(rounds + 1):
+            found.append(self.show @ z[:-1])
+            z = (self.later if t else self.first) @ z
+        return np.array(found)
+
+
+@functools.cache
+def certain():
+    """The mean operators of the quadratic problem, as agents whose chains have one state."""
+    A, b = CASES["quadratic"]().problem.affine_parts()
+    return fh.problems.finite_sum.from_arrays(-A[:, None], -b[:, None], np.ones((len(A), 1, 1)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in fh.ALGORITHMS if name not in ELSEWHERE])
-def test_limit_and_rate_are_those_of_a_run_without_noise(name):
+def test_limit_and_rate_are_those_of_rounds_that_are_run(name):
+    """Rounds with a coin on average, of runs in which it fell this way or that."""
     problem = CASES["quadratic"]().problem
     available = {"step_size": STEP, "local_steps": H, "probability": 0.25, "gaps": (1, 3), "beta": 0.3}
     available |= {"batch": 3, "graph": fh.graphs.Ring(problem.num_agents)}
     algorithm = fh.algorithms.parse(name, problem, **available)
     limit, radius = exact.limit(problem, algorithm), exact.spectral_radius(problem, algorithm)
-    path = Joint(problem, algorithm).parameters(2000, np.zeros(problem.dim))
+    path = problem.root + Means(certain(), algorithm, ((True, 0.25), (False, 0.75))).errors(-problem.root, 2000)
     np.testing.assert_allclose(path[-1], limit, atol=1e-8)
     assert slowest_mode(path - limit) == pytest.approx(radius, rel=0.01)
-    if len(Joint(problem, algorithm).coins) == 1:
+    map, y = joint_map(problem, algorithm), None
+    for t in range(6):
+        y = map.first - map.spread @ problem.root if t == 0 else map.transition @ y + map.offset
+        np.testing.assert_allclose(problem.root + map.observe @ y, path[t + 1], rtol=1e-8, atol=1e-10)
+    if not hasattr(algorithm, "probability"):
         run = fh.simulate(problem.noiseless(), algorithm, rounds=2000, every=2000)
         np.testing.assert_allclose(run.theta[0], limit, atol=1e-8)
 
@@ -203,7 +235,7 @@ def test_a_random_number_of_steps_is_refused():
 
 
 def test_a_method_that_looks_at_its_observations_is_refused():
-    with pytest.raises(TypeError, match="A round of MCSAG cannot run on mean operators"):
+    with pytest.raises(TypeError, match="MCSAG .*observations"):
         predict(CASES["finite-sum"]().problem, fh.MCSAG(STEP, num_components=3, local_steps=H))
 
 
@@ -219,7 +251,6 @@ def test_rounds_that_differ_still_have_a_curve():
     np.testing.assert_allclose(exact.noiseless_error(problem, Odd(0.1, "ageing"), rounds=5), run.error[0], rtol=1e-12)
 
 
-@pytest.mark.slow
 def test_what_the_parameter_never_reads_does_not_count():
     problem = two_scalars()
     assert joint_map(problem, Odd(0.1, "unread")).transition.shape == (1, 1)
@@ -228,13 +259,12 @@ def test_what_the_parameter_never_reads_does_not_count():
         assert max_step_size(problem, Odd(0.1, kind)) == pytest.approx(2 / 0.6)
 
 
-@pytest.mark.slow
-def test_large_joint_maps_are_handled_without_a_matrix(monkeypatch):
-    problem, algorithm = CASES["quadratic"]().problem, fh.SCAFFLSA(STEP, H)
-    radius = exact.spectral_radius(problem, algorithm)
-    monkeypatch.setattr(modes, "DENSE", 10)
-    assert exact.spectral_radius(problem, algorithm) == pytest.approx(radius, rel=1e-9)
-    np.testing.assert_allclose(exact.limit(problem, algorithm), problem.theta_star, atol=1e-8)
+def test_a_map_of_very_much_that_is_carried_is_refused(monkeypatch):
+    problem = CASES["quadratic"]().problem
+    monkeypatch.setattr(exact, "MOST_CARRIED", 11)
+    with pytest.raises(TooLargeError, match=r"SCAFFLSA carries 12 numbers.*too many for its map \(at most 11\)"):
+        joint_map(problem, fh.SCAFFLSA(STEP, H))
+    assert joint_map(problem, fh.FedHSA(STEP, H)).transition.shape == (4, 4)
 
 
 @pytest.mark.slow
@@ -251,16 +281,16 @@ def test_reach_follows_the_exact_law_of_a_method_that_carries_more():
     """Strongly correlated noise that starts at zero: the error first falls below its floor, then rises to it."""
     problem = quadratic.from_arrays(A=[[[1.0]]], b=[[3.0]], Q=[[[0.99]]], noise_std=0.1)
     algorithm = fh.OneExchangeFedHSA(0.3, local_steps=2)
-    law, prediction = exact.mean_square_error(problem, algorithm, rounds=50), predict(problem, algorithm)
+    errors, prediction = exact.mean_square_error(problem, algorithm, rounds=50), predict(problem, algorithm)
     assert prediction.floor > 0.25
-    assert prediction.reach(0.25).rounds == np.argmax(law <= 0.25) > 0
-    assert prediction.error_after(0) == pytest.approx(law[0])
+    assert prediction.reach(0.25).rounds == np.argmax(errors <= 0.25) > 0
+    assert prediction.error_after(0) == pytest.approx(errors[0])
     assert prediction.error_after(10_000) == pytest.approx(prediction.floor)
 
 
 def test_where_only_the_mean_is_known_the_prediction_says_so(monkeypatch):
     problem, algorithm = CASES["quadratic"]().problem, fh.Scaffnew(STEP, probability=0.5)
-    monkeypatch.setattr(markov, "CARRIED", 1)
+    monkeypatch.setattr(law, "ROOM", 1)
     prediction = predict(problem, algorithm)
     assert (prediction.basis, prediction.stable) == ("mean", True)
     assert np.isnan(prediction.floor)
@@ -306,7 +336,7 @@ def test_affine_wrappers_go_where_theory_says(wrap):
 def test_a_method_with_a_first_round_of_its_own_is_after_it_where_a_run_is():
     """MomentumSA's memory is empty then, so that its first round differs from all later ones."""
     problem, algorithm, start = quadratic.random(3, 2), fh.MomentumSA(STEP, H, 0.3), np.array([2.0, -1.0])
-    map = Joint(problem, algorithm).ends()
+    map = joint_map(problem, algorithm)
     after = problem.theta_star + map.observe @ (map.first + map.spread @ (start - problem.theta_star))
     run = fh.simulate(problem.noiseless(), algorithm, rounds=1, theta=start)
     np.testing.assert_allclose(after, run.theta[0], rtol=1e-12)

@@ -13,8 +13,9 @@ import fedhsa as fh
 from cases import CASES
 from fedhsa.theory import predict
 from fedhsa.theory.entry import PredictionWarning
-from fedhsa.theory.laws import curvature
-from fedhsa.theory.laws.curvature import BentLaw, CurvedLaw
+from fedhsa.theory.laws import nonlinear
+from fedhsa.theory.laws.nonlinear import NonlinearLaw
+from fedhsa.theory.laws.played import parameters
 from theory import logistic_runs
 
 METHODS = {"FedHSA": fh.FedHSA, "LocalSA": fh.LocalSA}
@@ -100,11 +101,10 @@ def test_a_spread_that_bends_the_slopes_by_a_fifth_carries_a_warning(method):
 
 
 def test_many_noiseless_rounds_in_one_call_are_those_of_the_engine():
-    """Through the end of a block, with a server step."""
-    problem, method = CASES["logistic"]().problem.noiseless(), fh.FedHSA(0.3, 3, server_step=0.5)
-    law, rounds = CurvedLaw(problem, method, lambda *_: None), curvature.BLOCK + 6  # pyright: ignore[reportArgumentType]
-    runs = fh.simulate(problem, method, rounds=rounds, record=("theta",))
-    found = law.noiseless.path(np.zeros(problem.dim), rounds)
+    """With a server step; of a problem with noise, it is the mean operators that are run."""
+    problem, method = CASES["logistic"]().problem, fh.FedHSA(0.3, 3, server_step=0.5)
+    runs = fh.simulate(problem.noiseless(), method, rounds=70, record=("theta",))
+    found = parameters(problem, method, np.zeros(problem.dim), 70)
     np.testing.assert_allclose(found, runs.records["theta"][0], rtol=1e-9, atol=1e-12)
 
 
@@ -194,7 +194,7 @@ def test_what_is_affine_is_not_bent(algorithm, sampling):
     problem = problem.iid() if sampling == "iid" else problem
     hidden = fh.Problem(Disguised(problem.agents.source, problem.agents), problem.like, problem.theta_star)
     expected, found = predict(problem, algorithm), predict(hidden, algorithm)
-    assert isinstance(found.law, CurvedLaw)
+    assert isinstance(found.law, NonlinearLaw)
     np.testing.assert_allclose(found.bias, expected.bias, rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(found.covariance, expected.covariance, rtol=1e-5, atol=1e-9)
     np.testing.assert_allclose(found.curvature_bias, 0, atol=1e-7)
@@ -204,7 +204,7 @@ def test_what_is_affine_is_not_bent(algorithm, sampling):
 
 
 def test_a_nonlinear_problem_with_too_many_observations_says_so(monkeypatch):
-    monkeypatch.setattr(curvature, "LARGEST", 100)
+    monkeypatch.setattr(nonlinear, "LARGEST", 100)
     with pytest.warns(
         PredictionWarning, match="The effect of the curvature of LogisticAgent on the floor of FedHSA is unknown"
     ):
@@ -220,7 +220,7 @@ def test_what_is_affine_is_not_bent_for_any_method():
     hidden = fh.Problem(Disguised(problem.agents.source, problem.agents), problem.like, problem.theta_star)
     for algorithm in (fh.SCAFFLSA(0.2, 3), fh.Lossy(fh.LocalSA(0.2, 2), 0.3)):
         expected, found = predict(problem, algorithm), predict(hidden, algorithm)
-        assert isinstance(found.law, BentLaw)
+        assert isinstance(found.law, NonlinearLaw)
         assert found.floor == pytest.approx(expected.floor, rel=1e-6)
         np.testing.assert_allclose(found.bias, expected.bias, rtol=1e-5, atol=1e-7)
         np.testing.assert_allclose(found.curvature_bias, 0, atol=1e-7)
@@ -229,15 +229,14 @@ def test_what_is_affine_is_not_bent_for_any_method():
         assert found.left_out < 1e-6
 
 
-def test_one_agent_is_bent_alike_by_two_laws():
-    """SCAFFLSA with one agent is SA, whose law follows the agent's spread through a round."""
+def test_one_agent_is_bent_alike_by_two_methods():
+    """SCAFFLSA with one agent is SA, and carries a shift of zero."""
     problem = fh.problems.logistic.random(1, 3, 1, laziness=0.5, key=2)
-    by_field, by_exchanges = (predict(problem, method(0.1, 4)) for method in (fh.LocalSA, fh.SCAFFLSA))
-    assert (by_field.basis, by_exchanges.basis) == ("mean field", "linearised")
-    assert abs(by_field.curvature_bias[0]) > 0.02 * abs(by_field.bias[0])
-    np.testing.assert_allclose(by_exchanges.bias, by_field.bias, rtol=0.03)
-    assert by_exchanges.floor == pytest.approx(by_field.floor, rel=0.03)
-    assert by_exchanges.error(0) == pytest.approx(problem.theta_star**2, rel=1e-9)
+    local, shifted = (predict(problem, method(0.1, 4)) for method in (fh.LocalSA, fh.SCAFFLSA))
+    assert abs(local.curvature_bias[0]) > 0.02 * abs(local.bias[0])
+    np.testing.assert_allclose(shifted.bias, local.bias, rtol=1e-9)
+    assert shifted.floor == pytest.approx(local.floor, rel=1e-9)
+    assert shifted.error(0) == pytest.approx(problem.theta_star**2, rel=1e-9)
 
 
 class Cubic(fh.problems.AbstractAgent):
@@ -248,6 +247,23 @@ class Cubic(fh.problems.AbstractAgent):
 
     def operator(self, theta, o, /):
         return self.noise[o] - theta - theta**3
+
+
+class Squared(Cubic):
+    """A slope that grows on one side of the root at 0."""
+
+    def operator(self, theta, o, /):
+        return self.noise[o] - theta - theta**2
+
+
+@pytest.mark.parametrize("M", [1, 3])
+def test_in_the_long_run_the_mean_of_the_operator_vanishes(M):
+    """Equal agents, one step a round: E z - E theta - E theta^2 = 0, so that the bias is minus the mean square."""
+    source, noise = fh.sources.FiniteChain(np.full((M, 2, 2), 0.5)), np.tile([-0.5, 0.5], (M, 1))
+    problem = fh.Problem(Squared(source, noise), like=np.zeros(1), theta_star=np.zeros(1))
+    found = predict(problem, fh.SynchronisedSA(0.2))
+    assert found.floor > 0.005
+    np.testing.assert_allclose([found.bias[0], found.curvature_bias[0]], -found.floor, rtol=1e-3)
 
 
 def test_what_is_stable_only_at_the_root_is_not_called_stable():

@@ -8,37 +8,49 @@ import numpy as np
 import pytest
 
 import fedhsa as fh
-from fedhsa.sources import FiniteChain
-from fedhsa.theory import choice
+from fedhsa.problems import quadratic
+from fedhsa.sources import FiniteChain, Silent
+from fedhsa.theory import choice, predict
 from fedhsa.theory.changing import ChangingLaw
-from fedhsa.theory.exact import NoiselessLaw
-from fedhsa.theory.laws import mean as means_alone
-from fedhsa.theory.laws import moments
-from fedhsa.theory.laws.additive import AdditiveLaw, HiddenNoise
-from fedhsa.theory.laws.curvature import CurvedLaw, SeenAgent, _affine_field, _Quiet
-from fedhsa.theory.laws.finite import FiniteLaw
-from fedhsa.theory.laws.mean import PlayedLaw
-from fedhsa.theory.laws.moments import Moments, RelaxationLaw
-from fedhsa.theory.laws.replies import RepliesLaw
-from fedhsa.theory.laws.reported import AveragedLaw
-from fedhsa.theory.laws.sites import EverySiteLaw
-from fedhsa.theory.laws.unbiased import DRAWS, _own_noise
-from fedhsa.theory.maps.joint import JointMap
-from fedhsa.theory.maps.linearise import LinearisedAgent
-from fedhsa.theory.maps.modes import reduced, settled, visible_radius
-from fedhsa.theory.maps.rounds import LocalRule, RoundMap
+from fedhsa.theory.laws import moments, played
+from fedhsa.theory.laws.agents import AddedNoise, Agents
+from fedhsa.theory.laws.averages import CarriedAverage, RelaxingAverage
+from fedhsa.theory.laws.coordinates import coordinates_of
+from fedhsa.theory.laws.federation import Federation
+from fedhsa.theory.laws.levels import EachSiteLaw, EverySiteLaw, LinearLaw, TwoSitesLaw
+from fedhsa.theory.laws.moments import AbstractSteppedLaw, Moments, Radius, RelaxationLaw
+from fedhsa.theory.laws.nonlinear import LinearisedAgent
+from fedhsa.theory.laws.pieces import Call, Part, Pieces, Step, pieces_of_rule
+from fedhsa.theory.laws.played import PlayedLaw
 from fedhsa.theory.prediction import Prediction
+from fedhsa.theory.rule import LocalRule
 from fedhsa.theory.samples.estimate import _plan
 from fedhsa.theory.samples.long_run import lagged_means
 from fedhsa.theory.sketch import Outline, Sketch
-from theory import enumeration
 from theory.enumeration import Law, Rule
-from theory.test_enumerated import START, by_rule, federation
+from theory.test_enumerated import START, by_rule, chains_of
 
 
-def scalar(factor, offset=0.0):
+class Scalar(AbstractSteppedLaw):
     """The law of e' = factor e + offset."""
-    return NoiselessLaw(RoundMap(np.array([[factor]]), np.array([offset])), "It")
+
+    def __init__(self, factor, offset=0.0):
+        self.factor, self.offset = factor, offset
+
+    def enter(self, start):
+        return start
+
+    def step(self, state):
+        return self.factor * state + self.offset
+
+    def seen(self, state):
+        return Moments(state, np.zeros((1, 1)))
+
+    def stationary(self):
+        return Moments(np.array([self.offset / (1 - self.factor)]), np.zeros((1, 1)))
+
+    def mean_square_radius(self):
+        return Radius(self.factor**2, "exact")
 
 
 # Laws that follow one another, and laws of which little is known.
@@ -46,7 +58,7 @@ def scalar(factor, offset=0.0):
 
 def test_a_stage_begins_with_the_round_of_its_number():
     """Two rounds that halve, one that adds three, and then rounds that halve and add one, whose limit is two."""
-    laws = {3.0: scalar(0.5), 2.0: scalar(1.0, 3.0), 1.0: scalar(0.5, 1.0)}
+    laws = {3.0: Scalar(0.5), 2.0: Scalar(1.0, 3.0), 1.0: Scalar(0.5, 1.0)}
     schedule = fh.Stages(tuple(laws), begins=(2, 3))
     law = ChangingLaw(schedule, lambda steps: [laws[now] for now, _ in steps], laws[1.0], left_out=0.0)
     assert [m.mean[0] for m in law.path(np.array([8.0]), 5)] == [8.0, 4.0, 2.0, 5.0, 3.5, 2.75]
@@ -60,9 +72,9 @@ def test_laws_are_interpolated_between_the_step_sizes_of_which_they_are_computed
 
     def laws_at(steps):
         asked.extend(steps)
-        return [scalar(1 - now, 1 / now) for now, _ in steps]
+        return [Scalar(1 - now, 1 / now) for now, _ in steps]
 
-    law, e = ChangingLaw(schedule, laws_at, scalar(1.0), left_out=0.0), 8.0
+    law, e = ChangingLaw(schedule, laws_at, Scalar(1.0), left_out=0.0), 8.0
     found = [m.mean[0] for m in law.path(np.array([8.0]), 400)]
     for t, mean in enumerate(found):
         assert mean == pytest.approx(e, rel=1e-9)
@@ -72,9 +84,9 @@ def test_laws_are_interpolated_between_the_step_sizes_of_which_they_are_computed
 
 def test_a_law_that_is_not_analytic_in_the_step_size_is_not_interpolated():
     def laws_at(steps):
-        return [scalar(1 - now, float(now > 0.005)) for now, _ in steps]
+        return [Scalar(1 - now, float(now > 0.005)) for now, _ in steps]
 
-    law = ChangingLaw(fh.Polynomial(0.5), laws_at, scalar(1.0), left_out=0.0, name="Odd")
+    law = ChangingLaw(fh.Polynomial(0.5), laws_at, Scalar(1.0), left_out=0.0, name="Odd")
     with pytest.raises(TypeError, match=r"law of Odd cannot be interpolated between the step sizes 0\.00125 and 0\.5"):
         list(law.path(np.array([8.0]), 400))
 
@@ -87,15 +99,16 @@ def test_a_relaxing_error_goes_to_its_moments_by_its_map():
     np.testing.assert_allclose(last.covariance, covariance - power @ covariance @ power.T, rtol=1e-12)
 
 
-def test_a_played_round_counts_from_the_second_half_on_and_by_its_two_quarters(monkeypatch):
-    monkeypatch.setattr(means_alone, "SETTLING", 7)  # eight parameters, and the last five from the middle on
+def test_the_long_run_of_played_rounds_is_their_second_half_and_its_halves_tell_how_settled_it_is(monkeypatch):
+    """Eight parameters, and the last five from the middle on."""
     theta = np.array([9.0, 9.0, 9.0, 1.0, 1.0, 1.0, 3.0, 3.0])[:, None]
-    problem = SimpleNamespace(root=np.zeros(1))
-    law = PlayedLaw(SimpleNamespace(problem=problem, parameters=lambda rounds, start: theta, name="It"))  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(played, "SETTLING", 7)
+    monkeypatch.setattr(played, "parameters", lambda problem, algorithm, start, rounds: theta[: rounds + 1])
+    law = PlayedLaw(SimpleNamespace(root=np.zeros(1)), "It")  # pyright: ignore[reportArgumentType]
     center, covariance = law.stationary()
     assert center[0] == pytest.approx(9 / 5)
     assert covariance[0, 0] == pytest.approx(21 / 5 - (9 / 5) ** 2)
-    assert law.unsettled() == pytest.approx((9 - 1) / 5)  # halves of three and two rounds: mean squares 1 and 9
+    assert law.left_out == pytest.approx((9 - 1) / 5)  # halves of three and two rounds: mean squares 1 and 9
 
 
 # Outlines, from which a choice begins.
@@ -180,139 +193,143 @@ def test_bias_adds_up_and_more_agents_remove_variance_and_all_but_the_persistent
 # Averages.
 
 
-@pytest.mark.parametrize(
-    ("average", "weights"),
-    [
-        (fh.GeometricAverage(fh.SA(0.1), decay=0.6), 0.6 ** -np.arange(1.0, 5)),
-        (fh.Averaged(fh.SA(0.1), burn_in=1), np.array([0.0, 1.0, 1.0, 1.0])),
-    ],
-    ids=["geometric", "equal"],
-)
-@pytest.mark.parametrize("extra", [0.0, 0.3])
-def test_an_average_has_the_variance_of_all_its_rounds_together(average, weights, extra):
-    """Noise u' = q u + w in e' = phi e + u + w, and as the remainder independent noise of the variance `extra`."""
-    phi, q, rounds = 0.7, 0.5, 4
+def autoregressive(phi, q):
+    """One agent with e' = phi e + z, one step a round, and noise z' = q z + w that starts stationary."""
     one = np.ones((1, 1, 1))
-    Z = one / (1 - q**2)
-    noise = HiddenNoise(q * one, one[None], one, one, one[None], Z, Z, np.zeros((1, 1)))
-    law = AdditiveLaw(np.array([[phi]]), np.zeros(1), noise, "", basis="exact")
-    # u has the covariance q^|j-k| / (1 - q^2), and w_k = u_(k+1) - q u_k, so that u_k + w_k = (1 - q) u_k + u_(k+1).
-    hidden = q ** abs(np.subtract.outer(np.arange(rounds + 1), np.arange(rounds + 1))) / (1 - q**2)
-    step = (1 - q) * np.eye(rounds, rounds + 1) + np.eye(rounds, rounds + 1, 1)
+    noise = AddedNoise(q * one, one, one / (1 - q**2), one / (1 - q**2))
+    slope = np.array([phi - 1, 0.0]).reshape(1, 1, 1, 1, 2)
+    agents = Agents(one, one[0], one[0], one, slope, noise=noise)
+    return Federation(pieces_of_rule(LocalRule(1.0, 1, 1.0, 0.0), 1), agents, "SA")
+
+
+AVERAGES = [
+    (fh.GeometricAverage(fh.SA(0.1), decay=0.6), 0.6 ** -np.arange(1.0, 5)),
+    (fh.Averaged(fh.SA(0.1), burn_in=1), np.array([0.0, 1.0, 1.0, 1.0])),
+]
+LAWS = {
+    "linear": (0.5, lambda law, average: CarriedAverage(LinearLaw(law), average)),
+    "every site": (0.5, lambda law, average: CarriedAverage(EverySiteLaw(law), average)),
+    "each site": (0.5, lambda law, average: CarriedAverage(EachSiteLaw(law), average)),
+    "relaxing": (0.0, lambda law, average: RelaxingAverage(LinearLaw(law), average, np.array([[0.7]]))),
+}
+"""The correlation of the noise, and a law that is exact for it."""
+
+
+@pytest.mark.parametrize(("average", "weights"), AVERAGES, ids=["geometric", "equal"])
+@pytest.mark.parametrize("law", LAWS)
+def test_an_average_has_the_variance_of_all_its_rounds_together(law, average, weights):
+    (q, make), phi, rounds = LAWS[law], 0.7, 4
+    hidden = q ** abs(np.subtract.outer(np.arange(rounds), np.arange(rounds))) / (1 - q**2)
     later = np.tril(phi ** abs(np.subtract.outer(np.arange(rounds), np.arange(rounds))))
-    covariance = later @ (step @ hidden @ step.T + extra * np.eye(rounds)) @ later.T
-    found = AveragedLaw(_Noisier(law, extra, phi), average, law, np.array([[phi]]))
-    path = list(found.path(np.array([2.0]), 60))
+    covariance = later @ hidden @ later.T
+    found = make(autoregressive(phi, q), average)
+    path = list(found.path(np.array([2.0]), 80))
     for t in range(1, rounds + 1):
         w = weights[:t] / weights[:t].sum() if weights[:t].any() else np.eye(t)[-1]
         assert path[t].mean[0] == pytest.approx(w @ (2 * phi ** np.arange(1.0, t + 1)))
         assert path[t].covariance[0, 0] == pytest.approx(w @ covariance[:t, :t] @ w)
-    expected = path[-1].covariance if found.forgets else np.zeros((1, 1))
+    expected = path[-1].covariance if weights[0] else np.zeros((1, 1))
     np.testing.assert_allclose(found.stationary().covariance, expected, rtol=1e-8)
 
 
-class _Noisier(moments.AbstractLaw):
-    """A law with independent noise in addition."""
-
-    def __init__(self, law, extra, phi):
-        self.law, self.extra, self.phi = law, extra, phi
-
-    def path(self, start, rounds):
-        for t, (mean, V) in enumerate(self.law.path(start, rounds)):
-            yield Moments(mean, V + self.extra * (1 - self.phi ** (2 * t)) / (1 - self.phi**2))
-
-    def stationary(self):
-        mean, V = self.law.stationary()
-        return Moments(mean, V + self.extra / (1 - self.phi**2))
+# Coordinates of what is carried.
 
 
-# Modes of carried states.
+def carrying(keep, server, show):
+    """A server (x, s, h) that adds the reply of its only agent to x and h."""
+    call = Call(0, np.ones(1), np.zeros((1, 1)), np.ones(1), 0)
+    part = Part(np.ones((1, 1)), (call,), np.ones((1, 1)))
+    step = Step(np.eye(3)[None, :1], ((part,),), keep, np.array([1.0, 0.0, 1.0]).reshape(1, 3, 1), np.zeros((3, 0)))
+    nothing = np.zeros(0)
+    return Pieces(((step,),), np.ones(1), None, ((step,),), (None,), (), server, nothing, show, 1, None)
 
 
-def test_what_rounds_conserve_and_what_is_never_seen_is_no_mode():
-    """(x, s, h): x' = x / 2 + s, s is conserved at zero, and h doubles unseen."""
-    Phi = np.array([[0.5, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 2.0]])
-    map = JointMap(Phi, np.array([1.0, 0.0, 0.0]), np.eye(1, 3), np.zeros(3), np.eye(3)[:, :1])
-    modes = reduced(map)
-    assert visible_radius(modes) == pytest.approx(0.5)
-    assert settled(modes)[0] == pytest.approx(2.0)
-    read = reduced(map._replace(observe=np.array([[1.0, 0.0, 1.0]]), spread=np.array([[1.0], [0.0], [1.0]])))
-    assert visible_radius(read) == pytest.approx(2.0)
-    excited = reduced(map._replace(spread=np.array([[1.0], [1.0], [0.0]])))
-    assert visible_radius(excited) == pytest.approx(1.0)
+@pytest.mark.parametrize(
+    ("server", "show", "radius"),
+    [
+        ([1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.5]),
+        ([1.0, 0.0, 1.0], [1.0, 0.0, 1.0], [0.5, 2.0]),
+        ([1.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.5, 1.0]),
+    ],
+    ids=["neither", "h is read", "s is excited"],
+)
+def test_what_rounds_conserve_and_what_is_never_seen_is_not_carried(server, show, radius):
+    """x' = x / 2 + s + G, s is conserved at zero, and h' = 2 h + G is unseen. At the root G is 1 without a slope."""
+    keep = np.array([[0.5, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 2.0]])
+    pieces, one = carrying(keep, np.array(server), np.array(show)), np.ones((1, 1))
+    assert coordinates_of([pieces], 1).into.shape == (len(radius), 3)
+    agents = Agents(one[..., None], one, one, one[..., None], np.array([0.0, 1.0]).reshape(1, 1, 1, 1, 2))
+    law = LinearLaw(Federation(pieces, agents, "It"))
+    np.testing.assert_allclose(np.sort(np.linalg.eigvals(law.A)), radius, rtol=1e-12)
+    if len(radius) == 1:
+        assert law.stationary().mean[0] == pytest.approx(2.0)
 
 
 # Solvers without matrices.
 
 
-def test_a_law_without_a_matrix_has_the_same_long_run_radii_and_later_rounds(monkeypatch):
-    """Fixed points by GMRES, radii by Arnoldi, and rounds beyond the first from the space that these span."""
+@pytest.mark.parametrize("family", ["td", "edges"])
+def test_a_law_without_a_matrix_has_the_same_long_run_radii_and_later_rounds(family, monkeypatch):
+    """Fixed points by GMRES, radii by Davidson's method, and rounds beyond the first from the space that these span."""
     monkeypatch.setattr(moments, "DENSE", 0)
     monkeypatch.setattr(moments, "KRYLOV", 12)
-    agents, edges, chains = federation("edges", 2, (0, 1))
+    agents, arrays, starts = chains_of(family, 2, (0, 1))
     rule = Rule(0.1, 2, 0.8)
-    law, truth = EverySiteLaw(by_rule(edges, rule)), Law(agents, rule)
-    assert law._matrix is None
-    np.testing.assert_allclose(law.stationary().second, truth.moments[:-1, :-1], rtol=1e-8)
-    assert law.mean_square_radius().value == pytest.approx(truth.mean_square_radius, rel=1e-7)
-    assert law.mean_radius() == pytest.approx(truth.mean_radius, rel=1e-7)
-    np.testing.assert_allclose(law.errors(START, 40), truth.errors(START, 40, chains), rtol=1e-6)
+    truth = Law(agents, rule)
+    for law in (EverySiteLaw(by_rule(arrays, rule)), TwoSitesLaw(by_rule(arrays, rule))):
+        assert law._matrix is None
+        np.testing.assert_allclose(law.stationary().second, truth.moments[:-1, :-1], rtol=1e-8)
+        assert law.mean_square_radius().value == pytest.approx(truth.mean_square_radius, rel=1e-7)
+        np.testing.assert_allclose(law.errors(START, 40), truth.errors(START, 40, starts), rtol=1e-6)
+    assert EverySiteLaw(by_rule(arrays, rule)).mean_radius() == pytest.approx(truth.mean_radius, rel=1e-7)
 
 
-# Nonlinear operators.
+# Where agents call their operators.
 
 
-def test_a_fixed_point_is_found_though_the_first_slope_is_wrong():
-    law = CurvedLaw.__new__(CurvedLaw)
-    law.problem, law.inverse = SimpleNamespace(root=np.zeros(2)), np.eye(2)  # pyright: ignore[reportAttributeAccessIssue]
-    slope, goal = np.array([[0.3, 0.2], [-0.1, 0.5]]), np.array([1.0, -2.0])
-
-    def round(theta):
-        away = goal - theta
-        return _Quiet(slope @ (away + 0.1 * away**3), np.zeros(0))
-
-    found, _ = law._settle(round, np.zeros(2), 1e-12)
-    np.testing.assert_allclose(found, goal, rtol=1e-10)
-
-
+@pytest.mark.parametrize("correction", [0.0, 1.0])
 @pytest.mark.parametrize("family", ["states", "edges"])
-@pytest.mark.parametrize("correction", [1.0, 0.0])
-def test_the_affine_mean_field_is_the_mean_over_all_trajectories_of_each_agent(family, correction):
-    """Of the agents' first operators in the average, each agent sees its own noise with weight 1/M and the means."""
-    agents, edges, _ = federation(family, 2, (0, 1, 2))
-    rule, M, theta = Rule(0.4, 3, 0.8, correction), 3, np.array([0.5, -1.0])
-    next_states = 1 if family == "states" else 2
-    A, g = (np.array([a[k][:, :next_states] for a in agents]) for k in (1, 2))
-    A, g = A.reshape(M, -1, 2, 2), g.reshape(M, -1, 2)
-    law = FiniteLaw(FiniteChain(edges.transition), pairs=family == "edges", independent=False)
-    model = SimpleNamespace(agents=SeenAgent(law.chain, A, g))
-    found = _affine_field(model, LocalRule(*rule), law, 1 / M, theta)  # pyright: ignore[reportArgumentType]
-    x, ends = np.append(theta, 1.0), []
-    weighted = [enumeration._weighted(agent, rule) for agent in agents]
-    means = [np.einsum("n,nab,b->a", p, anchor, x) for p, anchor, _, _ in weighted]
-    for (p, anchor, end, steer), mean in zip(weighted, means, strict=True):
-        average = np.mean(means, axis=0) + (anchor @ x - mean) / M
-        ends.append(p @ (end @ x + np.einsum("nab,nb->na", steer, average)))
-    np.testing.assert_allclose(found.move, 0.8 * (np.mean(ends, axis=0) - theta), rtol=1e-10)
-    np.testing.assert_allclose(found.paths, ends, rtol=1e-10)
+def test_the_points_of_calls_are_those_of_all_steps_by_the_states_in_which_they_happen(family, correction):
+    """One agent, whose correction is zero, in the long run: moments of (y, 1) on each state, step by step."""
+    (agent,), arrays, _ = chains_of(family, 3, (0,))
+    eta, H, d = 0.3, 3, 2
+    moved = np.zeros((3, 3, d + 1, d + 1))
+    moved[..., :d, :d], moved[..., :d, d], moved[..., d, d] = np.eye(d) + eta * agent.A, eta * agent.g, 1
+    Y = arrays.pi[0][:, None, None] * np.eye(d + 1)[-1:] * np.eye(d + 1)[:, -1:]
+    for _ in range(400 * H):
+        Y = np.einsum("st,stab,sbc,stdc->tad", agent.P, moved, Y, moved)
+    expected = np.zeros_like(Y)
+    for _ in range(H):
+        expected, Y = expected + Y, np.einsum("st,stab,sbc,stdc->tad", agent.P, moved, Y, moved)
+    found = EachSiteLaw(by_rule(arrays, Rule(eta, H, 1.0, correction))).points()[0]
+    np.testing.assert_allclose(found[0], expected, rtol=1e-9, atol=1e-12)
 
 
-# Codecs.
+# Codes.
 
 
-def test_sampled_noise_of_first_operators_and_displacements_has_the_covariance_of_the_law():
-    """4000 draws: every entry within 5 standard errors, of which a product of two variables has at most the scale."""
-    d, rng = 1, np.random.default_rng(1)
-    first, moved = rng.normal(size=(2, 1, d, 3))
-    hidden, noise = np.diag([1.0, 2.0, 0.5])[None], {"fresh_first": 0.3, "fresh_moved": 0.9, "fresh_both": -0.4}
-    parts = {name: np.full((1, d, d), value) for name, value in noise.items()}
-    law = RepliesLaw.__new__(RepliesLaw)
-    law.M, law.d, law.noise = 1, d, SimpleNamespace(first=first, moved=moved, hidden=hidden, **parts)  # pyright: ignore[reportAttributeAccessIssue]
-    both = np.concatenate([first[0], moved[0]])
-    expected = both @ hidden[0] @ both.T + np.array([[0.3, -0.4], [-0.4, 0.9]])
-    drawn = np.concatenate(_own_noise(law, np.random.default_rng(0)), axis=-1)[:, 0]
-    scale = np.sqrt(2 * np.outer(np.diag(expected), np.diag(expected)) / DRAWS)
-    assert (abs(drawn.T @ drawn / DRAWS - expected) < 5 * scale).all()
+def test_codes_that_are_right_on_average_add_the_variance_of_gaussian_points():
+    """Levels at a distance of 2 D / 3: what is coded is -a e + z, and its variance between levels l and h is
+    (x - l)(h - x) in the mean over x, which is Gaussian. The law draws 1000 points: within 5 standard errors.
+    """
+    eta, a, std, D = 0.4, 0.7, 0.5, 3.0
+    problem = quadratic.from_arrays([[[a]]], [[0.0]], Q=[[[0.0]]], noise_std=std, start="stationary")
+    method = fh.Compressed(fh.SA(eta), fh.codecs.Uniform(D, 2))
+    x, w = np.polynomial.hermite_e.hermegauss(200)
+    V = 0.0
+    for _ in range(200):
+        at = np.clip(np.sqrt(a**2 * V + std**2) * x, -D, D)
+        below = np.minimum(np.floor((at + D) / (2 * D / 3)), 2) * (2 * D / 3) - D
+        coded = w @ ((at - below) * (below + 2 * D / 3 - at)) / w.sum()
+        V = (1 - eta * a) ** 2 * V + eta**2 * (std**2 + coded)
+    found = predict(problem, method)
+    assert coded > std**2  # most of the noise
+    assert found.floor == pytest.approx(V, rel=5 * np.sqrt(2 / 1000))
+    assert (found.basis, found.bias[0]) == ("first order", 0.0)
+    assert np.isnan(found.left_out)
+
+
+# Nonlinear operators; see `test_nonlinear.py`.
 
 
 def test_a_linearised_agent_is_its_tangent_at_its_point():
@@ -328,7 +345,7 @@ def test_a_linearised_agent_is_its_tangent_at_its_point():
             return theta**2
 
     point = np.array([3.0])
-    agent = LinearisedAgent(fh.sources.Silent(), Square(fh.sources.Silent()), point)
+    agent = LinearisedAgent(Silent(), Square(Silent()), point)
     assert agent.operator(np.array([5.0]), np.array([1.0]))[0] == 9 - 1 + 6 * 2
     assert agent.mean_operator(np.array([5.0]))[0] == 9 + 6 * 2
 

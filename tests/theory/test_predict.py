@@ -14,6 +14,7 @@ from cases import ALGORITHMS, CASES
 from fedhsa.problems import finite_sum, quadratic, td
 from fedhsa.theory import Estimates, PredictionWarning, exact, predict
 from fedhsa.theory.entry import _from_samples
+from fedhsa.theory.rule import require_rule
 
 CONSTANT = [name for name, algorithm in ALGORITHMS.items() if isinstance(algorithm.step_size, float)]
 
@@ -250,7 +251,7 @@ def test_what_a_prediction_from_samples_leaves_out_covers_its_error(switch, spre
     names = ("theta", "jacobians", "residuals", "long_run", "lagged", "slopes")
     twice = {name: np.repeat(getattr(estimates, name)[None], 2, axis=0) for name in names}
     estimates = dataclasses.replace(estimates, each=dataclasses.replace(estimates, **twice))
-    found = _from_samples(problem, algorithm, estimates)
+    found = _from_samples(problem, algorithm, require_rule(algorithm), estimates)
     floor, truth = found.law.stationary().square, predict(problem, algorithm).floor
     assert found.interval is not None
     low, high = found.interval

@@ -8,10 +8,10 @@ import pytest
 import fedhsa as fh
 from fedhsa.algorithms.sampling import AbstractSampling, Availability, Bernoulli, UniformSampling, WeightedSampling
 from fedhsa.cli import words
+from fedhsa.experiments.study import sampled
 from fedhsa.problems import finite_sum, quadratic, td
-from fedhsa.theory import exact, predict
-from fedhsa.theory.laws import participation
-from fedhsa.theory.maps.rounds import local_rule
+from fedhsa.theory import entry, predict
+from fedhsa.theory.rule import local_rule
 from theory import sets
 
 
@@ -38,7 +38,7 @@ def test_an_error_inside_an_exact_law_is_not_taken_for_a_problem_too_large(monke
     def broken(*_):
         raise TypeError("a fault")
 
-    monkeypatch.setattr(exact, "law", broken)
+    monkeypatch.setattr(entry, "law_of", broken)
     with pytest.raises(TypeError, match="a fault"):
         predict(quadratic.random(num_agents=3, dim=2), fh.FedHSA(0.05, local_steps=4))
 
@@ -179,7 +179,7 @@ KINDS = pytest.mark.parametrize(("method", "all_answer"), [(fh.FedHSA, False), (
 def test_floors_among_some_agents_are_those_of_all_sets(method, all_answer):
     """Of two out of five with white noise, and of a number by chance."""
     problem = quadratic.from_arrays(**matrices(5), noise_std=0.7, start="stationary")
-    agents, kind = participation.mean_operators(problem), {"corrected": method is fh.FedHSA, "all_answer": all_answer}
+    agents, kind = sampled.mean_operators(problem), {"corrected": method is fh.FedHSA, "all_answer": all_answer}
     algorithm = fh.Partial(method(0.1, local_steps=4), UniformSampling(2, num_agents=5), all_answer_first=all_answer)
     weights, chances = sets.uniform_subsets(5, 2)
     law = sets.round_maps(agents, weights, 0.1, 4, noise_std=0.7, **kind)
@@ -202,7 +202,7 @@ def matrices(num_agents):
 def test_unequal_chances_weigh_replies_by_their_inverse():
     problem, p = quadratic.random(4, dim=2).noiseless(), np.linspace(0.3, 0.9, 4)
     there, chances = sets.independent_subsets(p)
-    law = sets.round_maps(participation.mean_operators(problem), there / p / 4, 0.1, 4, corrected=False)
+    law = sets.round_maps(sampled.mean_operators(problem), there / p / 4, 0.1, 4, corrected=False)
     found = predict(problem, fh.Partial(fh.LocalSA(0.1, local_steps=4), WeightedSampling(p)))
     assert found.floor == pytest.approx(sets.independent_floor(law, chances)[0], rel=1e-10)
 
@@ -210,21 +210,17 @@ def test_unequal_chances_weigh_replies_by_their_inverse():
 def test_agents_that_come_and_go_are_a_chain_of_sets():
     problem = quadratic.from_arrays(**matrices(4), noise_std=0.5)
     there, chances = sets.independent_subsets(np.full(4, 2 / 3))
-    agents, weights = participation.mean_operators(problem), sets.weights_of_present(there)
+    agents, weights = sampled.mean_operators(problem), sets.weights_of_present(there)
     law = sets.round_maps(agents, weights, 0.1, 4, noise_std=0.5)
     expected = sets.chain_floor(law, chances, sets.availability_kernel(4, 0.2, 0.1))[0]
     found = predict(problem, fh.Partial(fh.FedHSA(0.1, local_steps=4), Availability(0.2, 0.1)))
     assert found.floor == pytest.approx(expected, rel=1e-8)
 
 
-def test_many_agents_that_come_and_go_are_known_to_first_order():
-    problem = quadratic.random(12, dim=2).noiseless()
-    algorithm = fh.Partial(fh.FedHSA(0.002, local_steps=4), Availability(0.1, 0.1))
-    found, agents = predict(problem, algorithm), participation.mean_operators(problem)
-    factor = participation.binomial_sampling_factor(12, 0.5)
-    assert found.basis == "first order"
-    assert np.isnan(found.left_out)
-    assert found.floor == pytest.approx(participation.correlated_floor(agents, 0.008, factor, 0.8), rel=0.02)
+def test_many_agents_that_come_and_go_have_no_law():
+    problem = quadratic.random(12, dim=2)
+    with pytest.raises(TypeError, match="What a round draws has very many outcomes"):
+        predict(problem, fh.Partial(fh.FedHSA(0.002, local_steps=4), Availability(0.1, 0.1)))
 
 
 def test_a_round_with_losses_and_codes_among_some_agents_is_the_sum_over_all_that_can_arrive():
@@ -297,9 +293,9 @@ class Rota(AbstractSampling):
         return (round.index % self.num_agents == round.agent).astype(float), state
 
 
-def test_a_sampling_that_does_not_say_how_likely_sets_are_has_no_law():
+def test_a_sampling_that_depends_on_the_number_of_the_round_has_no_law():
     problem = quadratic.random(3, dim=2)
-    with pytest.raises(TypeError, match="Give Rota the method `counts` or `chances`"):
+    with pytest.raises(TypeError, match="The rounds of Partial depend on the number of the round"):
         predict(problem, fh.Partial(fh.LocalSA(0.1, local_steps=2), Rota(3)))
 
 

@@ -70,6 +70,20 @@ class Round(NamedTuple):
         normal = jax.random.normal(own_key(self.agent_key, stage, number), dtype=jnp.result_type(variance))
         return jnp.exp(jnp.sqrt(variance) * normal - variance / 2)
 
+    def coded_by_agent(self, codec: Any, x: Float[Array, " d"], stage: int, number: int = 0, leaf: int = 0) -> Array:
+        """What is decoded from an agent's code of a vector; `leaf` separates the arrays of one exchange."""
+        return codec(fold_in(own_key(self.agent_key, stage, number), leaf), x)
+
+    def lasts_for_agent(self, up: Any, down: Any, state: Any, stage: int) -> tuple[Bool[Array, ""], Any]:
+        """Whether something that comes and goes is there for this agent, and its new state, which is the same.
+
+        It comes with probability `up` and goes with probability `down` from one round to the next, independently of the
+        other agents, and is at first there as often as in the long run.
+        """
+        draw = jax.random.uniform(own_key(self.agent_key, stage, 0))
+        there = jnp.where(self.index == 0, draw < up / (up + down), jnp.where(state, draw >= down, draw < up))
+        return there, there
+
     def noise(self, shape: tuple[int, ...], dtype: Any, stage: int, number: int = 0, leaf: int = 0) -> Array:
         """Standard normal noise of the server; `leaf` separates the arrays of one exchange."""
         return jax.random.normal(fold_in(own_key(self.key, stage, number), leaf), shape, dtype)
@@ -148,32 +162,6 @@ class Coded(eqx.Module):
 
     values: PyTree
     bits: float = eqx.field(static=True)
-
-
-class Arrival(NamedTuple):
-    r"""The moments of a reply $x$ as it arrives, $\hat x$, if $\hat x$ is linear in $x$ with independent randomness.
-
-    $E\,\hat x = m\,x$ and $E\,\hat x \hat x^T = s\, x x^T + t\, \mathrm{diag}(x x^T)$, independently for every agent,
-    exchange and round. In addition, the server's sum of the replies may carry noise.
-    """
-
-    mean: float = 1.0
-    """$m$."""
-    square: float = 1.0
-    """$s$."""
-    entries: float = 0.0
-    """$t$."""
-    added: float = 0.0
-    """The variance of the noise in each entry of the sum."""
-
-    def then(self, later: "Arrival") -> "Arrival":
-        """The moments after a further stage."""
-        return Arrival(
-            self.mean * later.mean,
-            self.square * later.square,
-            self.square * later.entries + self.entries * (later.square + later.entries),
-            self.added + later.added,
-        )
 
 
 class Cost(NamedTuple):
@@ -295,10 +283,6 @@ class AbstractAlgorithm(eqx.Module):
 
     def check(self, problem: Problem) -> None:
         """Raises an error if the algorithm cannot run on this problem."""
-
-    def arrival(self, size: int) -> Arrival | None:
-        """The effect of a wrapper on replies of this size, if an `Arrival` describes it; else None."""
-        return None
 
     def average_cost(self, cost: Cost) -> Cost:
         """The average cost of a round, given the cost of a round in which every agent takes part in every exchange."""

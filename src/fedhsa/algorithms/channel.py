@@ -8,7 +8,7 @@ from jaxtyping import PyTree
 from .. import _check
 from .._random import Stream
 from .._types import Theta
-from .base import AbstractAlgorithm, Arrival
+from .base import AbstractAlgorithm
 from .demands import Effect
 from .trace import exchange_shapes
 from .wrapper import AbstractWrapper, with_replies
@@ -56,10 +56,6 @@ class Lossy(AbstractWrapper):
     def __check_init__(self):
         _check.scalar("loss", self.loss, least=0.0, below=1.0, remedy="At 1 no reply would arrive.")
 
-    def arrival(self, size):
-        mean = 1.0 if self.rescale else 1 - float(self.loss)
-        return Arrival(mean, mean**2 / (1 - float(self.loss)))
-
     def _around(self, exchange, number):
         def lose(reply, round):
             lost = round.happens_to_agent(self.loss, Stream.LOSS, number)
@@ -105,9 +101,6 @@ class OverTheAir(AbstractWrapper):
     def __check_init__(self):
         _check.scalar("gain_std", self.gain_std, least=0.0)
         _check.scalar("noise_std", self.noise_std, least=0.0)
-
-    def arrival(self, size):
-        return Arrival(square=1 + float(self.gain_std) ** 2, added=float(self.noise_std) ** 2)
 
     def _around(self, exchange, number):
         def fade(reply, round):

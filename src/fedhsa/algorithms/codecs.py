@@ -2,7 +2,7 @@
 
 import abc
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -11,12 +11,23 @@ from jaxtyping import Array, Float
 
 from .. import _check
 from .._types import Key
-from .base import Arrival
 
 __all__ = ["AbstractCodec", "Quantised", "RandK", "Sign", "TopK", "Uniform"]
 
 WORD = 64
 """The bits of an uncoded number."""
+
+
+class CodeMoments(NamedTuple):
+    r"""The moments of the decoded vector $\hat x$ of $x$ if it is linear in $x$: $E\,\hat x = m\,x$ and $E\,\hat x \hat
+    x^T = s\, x x^T + t\, \mathrm{diag}(x x^T)$."""
+
+    mean: float
+    """$m$."""
+    square: float
+    """$s$."""
+    entries: float
+    """$t$."""
 
 
 class AbstractCodec(eqx.Module):
@@ -46,7 +57,7 @@ class AbstractCodec(eqx.Module):
     def bits(self, size: int) -> float:
         """The number of bits for a vector of this size."""
 
-    def arrival(self, size: int) -> Arrival | None:
+    def moments(self, size: int) -> CodeMoments | None:
         """The moments of the decoded vector of this size, if the codec is linear; else None."""
         return None
 
@@ -137,11 +148,11 @@ class RandK(AbstractCodec):
     def bits(self, size):
         return _kept(self.fraction, size) * WORD
 
-    def arrival(self, size):
+    def moments(self, size):
         k = _kept(self.fraction, size)
         mean = 1.0 if self.rescale else k / size
         pairs = (k - 1) / (size - 1) if size > 1 else 0.0  # the probability of an entry, given another
-        return Arrival(mean, mean**2 * size / k * pairs, mean**2 * size / k * (1 - pairs))
+        return CodeMoments(mean, mean**2 * size / k * pairs, mean**2 * size / k * (1 - pairs))
 
     def __call__(self, key, x):
         k = _kept(self.fraction, x.size)

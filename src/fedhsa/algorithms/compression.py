@@ -7,9 +7,8 @@ import jax
 from jaxtyping import PyTree
 
 from .. import _check
-from .._random import Stream, fold_in
-from .._types import Key
-from .base import Coded, own_key
+from .._random import Stream
+from .base import Coded, Round
 from .channel import zero_replies
 from .codecs import AbstractCodec
 from .demands import Effect
@@ -105,9 +104,6 @@ class Compressed(AbstractWrapper):
                 )
         return server, Memory(inner, kept)
 
-    def arrival(self, size):
-        return self.codec.arrival(size) if self._feedback == "none" else None
-
     @property
     def _feedback(self) -> str:
         return self.feedback or ("none" if self.codec.unbiased else "error")
@@ -115,16 +111,15 @@ class Compressed(AbstractWrapper):
     def _around(self, exchange, number):
         def local(message, memory, agent, block, round):
             reply, inner = exchange.local(message, memory.inner, agent, block, round)
-            key = own_key(round.agent_key, Stream.CODING, number)
             if self._feedback == "none":
-                return self._coded(key, reply), Memory(inner, ())
+                return self._coded(round, number, reply), Memory(inner, ())
             kept = memory.kept[number]
             if self._feedback == "error":
                 unsent = jax.tree.map(lambda e, x: e + x, kept, reply)
-                coded = self._coded(key, unsent)
+                coded = self._coded(round, number, unsent)
                 kept = jax.tree.map(lambda w, h: w - h, unsent, coded.values)
             else:
-                step = self._coded(key, jax.tree.map(lambda x, v: x - v, reply, kept))
+                step = self._coded(round, number, jax.tree.map(lambda x, v: x - v, reply, kept))
                 coded = Coded(jax.tree.map(lambda v, h: v + h, kept, step.values), step.bits)
                 kept = jax.tree.map(lambda v, h: v + self._pace(h.size) * h, kept, step.values)
             return coded, Memory(inner, (*memory.kept[:number], kept, *memory.kept[number + 1 :]))
@@ -138,7 +133,10 @@ class Compressed(AbstractWrapper):
         """The pace at which a reference follows: 1 if the codec contracts, less if it is unbiased and noisy."""
         return 1 / (1 + self.codec.error(size)) if self.codec.unbiased else 1.0
 
-    def _coded(self, key: Key, reply: PyTree) -> Coded:
+    def _coded(self, round: Round, number: int, reply: PyTree) -> Coded:
         leaves, structure = jax.tree.flatten(reply)
-        coded = [self.codec(fold_in(key, i), x.ravel()).reshape(x.shape) for i, x in enumerate(leaves)]
+        coded = [
+            round.coded_by_agent(self.codec, x.ravel(), Stream.CODING, number, i).reshape(x.shape)
+            for i, x in enumerate(leaves)
+        ]
         return Coded(structure.unflatten(coded), float(sum(self.codec.bits(x.size) for x in leaves)))

@@ -4,7 +4,6 @@ import abc
 from typing import Any, ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy
@@ -12,7 +11,7 @@ from jaxtyping import Array, Float
 
 from .. import _check
 from .._random import Stream
-from .base import Round, check_probability, own_key
+from .base import Round, check_probability
 
 __all__ = ["AbstractSampling", "Availability", "Bernoulli", "UniformSampling", "WeightedSampling"]
 
@@ -25,6 +24,7 @@ class AbstractSampling(eqx.Module):
         ...     share = 0.5
         ...     def __call__(self, round, state):
         ...         return jnp.where(round.index % 2 == 0, 1.0, 0.0), state
+        >>> import jax
         >>> weight, state = EvenRounds()(Round(jnp.array(3), jax.random.key(0)), ())
         >>> float(weight)
         0.0
@@ -166,10 +166,8 @@ class Availability(AbstractSampling):
         return jnp.zeros((), bool)
 
     def __call__(self, round, state):
-        draw = jax.random.uniform(own_key(round.agent_key, Stream.PARTICIPATION, 0))
-        stays = jnp.where(state, draw >= self.down, draw < self.up)
-        there = jnp.where(round.index == 0, draw < self.share, stays)
-        return there.astype(float), there
+        there, state = round.lasts_for_agent(self.up, self.down, state, Stream.PARTICIPATION)
+        return there.astype(float), state
 
     def counts(self, num_agents):
         return _binomial(num_agents, self.share)

@@ -15,8 +15,7 @@ from ..algorithms import AbstractAlgorithm, AbstractSchedule, PerBlock, Stages
 from ..problems import Problem
 from ..theory import Choice, Constants, Estimates, Prediction
 from ..theory.choice import LOCAL_STEPS
-from ..theory.laws.finite import finite_law
-from ..theory.laws.first_order import noise_is_known
+from ..theory.laws.agents import finite_law, noise_is_known
 from ..theory.paper.assumptions import Line
 from . import effort
 from .settings import AnalyzeSettings

@@ -1,29 +1,33 @@
 """Rough estimates of the run time of predictions, which decide in advance which predictions to omit."""
 
-import math
 from collections.abc import Iterable
 
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
-from ..theory.laws.finite import finite_law
-from ..theory.laws.many import LARGE, SMALL
+from ..theory.laws.agents import finite_law
+from ..theory.laws.law import FEWEST, SITES
+from ..theory.laws.levels import LONG
 
-START, CURVED = 0.02, 5.0
+START, CURVED = 0.05, 5.0
 """The least time of a prediction, in seconds, and how many times as long nonlinear operators take."""
-PER_UNIT = {SMALL: 2e-8, LARGE: 2e-9, math.inf: 2.5e-11}
-"""Seconds per multiplication of a round up to these numbers of them, fitted to two cores: larger ones are solved for
-fewer digits, in fewer rounds."""
+ROUNDS, FEWER = 20, 6
+"""The numbers of rounds of a law that a prediction takes, the second of problems so large that it has fewer digits."""
+PER_UNIT = 1e-9
+"""Seconds per multiplication of a round, on two cores."""
 PER_TRIAL = 2e-7
 """Seconds per agent and cubed dimension for the search for stable settings, which tries about a hundred settings."""
 
 
 def seconds(problem: Problem, algorithm: AbstractAlgorithm) -> float:
     """Returns the time of one prediction without compilation, if operators on transitions have one direction."""
-    law, d = finite_law(problem.agents.source), problem.dim
-    outcomes, directions = (1, d) if law is None else (law.num_outcomes, 1 if law.pairs else d)
-    work = 12.0 * problem.num_agents * algorithm.block_length * outcomes * directions * d**2
-    each = next(each for most, each in PER_UNIT.items() if work <= most)
-    return START + each * work * (1.0 if problem.affine else CURVED)
+    law, d, M = finite_law(problem.agents.source), problem.dim, problem.num_agents
+    if law is None:
+        return START + PER_UNIT * M * algorithm.block_length * d**3
+    live, S, outcomes, K = 2 * d, law.num_states, law.num_outcomes, 1 if law.pairs else d
+    each = algorithm.block_length * (S**2 * live * (live + d) + 2.0 * outcomes * K * d * (live + d))
+    work = each * min(M, max(FEWEST, SITES / each))
+    rounds = ROUNDS if work < LONG else FEWER
+    return START + PER_UNIT * rounds * work * (1.0 if problem.affine else CURVED)
 
 
 def total(problem: Problem, algorithms: Iterable[AbstractAlgorithm]) -> float:

@@ -15,8 +15,8 @@ from ..engine import Result, Sweep
 from ..engine.sweep import pairs
 from ..problems import Problem
 from ..theory import Prediction
-from ..theory.laws.first_order import noise_is_known
-from ..theory.maps.rounds import local_rule
+from ..theory.laws.agents import noise_is_known
+from ..theory.rule import local_rule
 from ..theory.stability import largest_local_steps, largest_step
 from . import effort
 from .analysis import predicted, result_or_reason

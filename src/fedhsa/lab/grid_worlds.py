@@ -80,16 +80,14 @@ def _(mo, worlds):
       <div class="fh-sliders">{"".join(f"{control}" for control in controls.values())}</div>
     </section>
     """)
-    return controls, get_agent, set_agent
+    return controls, get_agent, set_agent, sliders
 
 
 @app.cell
-def _(controls, time, worlds):
+def _(controls, worlds):
     setting = worlds.Setting(**controls.value)
-    _begin = time.perf_counter()
     found = worlds.solve(setting)
-    took = time.perf_counter() - _begin
-    return found, setting, took
+    return found, setting
 
 
 @app.cell
@@ -155,20 +153,34 @@ def _(dataclasses, mo, seeds, setting, simulate, worlds):
 
 
 @app.cell
-def _(found, mo, seeds, simulate, simulated, telling, took, world_figures):
-    _exact = found.setting.sampling == "none" or found.setting.task == "control"
-    _badge = '<span class="fh-badge">exact</span>' if _exact else '<span class="fh-badge fh-approx">predicted</span>'
-    _learned = "" if simulated is None else world_figures.learned(found, simulated)
+def _(found, mo, setting, sliders, time, worlds):
+    with mo.status.spinner(title="Deriving the law of the noise", remove_on_exit=True):
+        _begin = time.perf_counter()
+        noisy = worlds.predicted(found)
+        took = time.perf_counter() - _begin
+    if setting.noisy:  # so that this slider moves quickly from now on
+        worlds.prepare(setting, sliders["step_size"][1])
+    return noisy, took
+
+
+@app.cell
+def _(mo, noisy, seeds, simulate, simulated, telling, took, world_figures):
+    _badge = (
+        '<span class="fh-badge fh-approx">predicted</span>'
+        if noisy.setting.noisy
+        else '<span class="fh-badge">exact</span>'
+    )
+    _learned = "" if simulated is None else world_figures.learned(noisy, simulated)
     mo.Html(f"""
     <section class="fh-card" id="errors">
       <h2>Error by rounds {_badge}</h2>
       <div class="fh-tools">{seeds}{simulate}</div>
-      {world_figures.curves(found, simulated)}
-      {telling.says(telling.about_errors(found))}
-      {telling.warned(telling.doubts(found))}
+      {world_figures.curves(noisy, simulated)}
+      {telling.says(telling.about_errors(noisy))}
+      {telling.warned(telling.doubts(noisy))}
       {_learned}
-      <p class="fh-note">All numbers above the simulation were computed in {took:.2f} s.</p>
-      <div hidden id="fh-numbers">{world_figures.as_json(found, simulated)}</div>
+      <p class="fh-note">The law of the noise was derived in {took:.2f} s.</p>
+      <div hidden id="fh-numbers">{world_figures.as_json(noisy, simulated)}</div>
     </section>
     """)
     return

@@ -130,7 +130,7 @@ def curves(found: Solution, simulated: Simulated | None = None) -> str:
     """Return the picture of the errors by rounds: predicted, without noise, and simulated with intervals."""
     setting = found.setting
     quiet = {name: curve.quiet for name, curve in found.curves.items()}
-    noisy = setting.sampling != "none" and setting.task == "evaluation"
+    noisy = setting.noisy
     starts = max(float(errors[0]) for errors in quiet.values())
     values = [*quiet.values()] + [curve.error for curve in found.curves.values()]
     runs = {} if simulated is None else {name: interval(errors) for name, errors in simulated.errors.items()}
@@ -149,8 +149,8 @@ def curves(found: Solution, simulated: Simulated | None = None) -> str:
         at = np.arange(len(quiet[name]))
         if noisy:
             plot.line(at, quiet[name], colour, width=1.5, dash="6 4", title=f"{name} without noise, exact")
-            ends = f"floor {tick(curve.floor)}" if math.isfinite(curve.floor) else "diverges"
-            plot.line(np.arange(len(curve.error)), curve.error, colour, title=f"{name}, predicted: {ends}")
+            if math.isfinite(curve.floor):
+                plot.line(at, curve.error, colour, title=f"{name}, predicted: floor {tick(curve.floor)}")
         else:
             plot.line(at, quiet[name], colour, title=f"{name} without noise, exact")
     for name, (mean, lower, upper) in runs.items():

@@ -1,31 +1,33 @@
 """The numbers of the lab's grid worlds: each agent's solution, the root, the limits of the methods, and their errors.
 
-Everything except `simulate` is linear algebra in NumPy, which is fast enough for a slider without compilation. A table
-has a row for each cell and a column for each action; the values of a fixed policy are a table with one column.
+The errors are the laws of the package itself, for agents that are made from arrays, so that a slider compiles nothing.
+A table has a row for each cell and a column for each action; the values of a fixed policy are a table with one column.
 """
 
 import dataclasses
 import functools
 import importlib.util
+import itertools
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from .. import _check
-from .._linear import spectral_radius, transpose
-from ..algorithms import AbstractAlgorithm, FedHSA, LocalSA
+from .._linear import spectral_radius
+from ..algorithms import FedHSA, LocalSA
 from ..engine import simulate as run
 from ..environments import Model, make
 from ..environments.model import DOWN, RIGHT, UP
 from ..problems import Problem, q_learning, td
-from ..sources.finite import FiniteChain, stationary_law
-from ..theory.laws.additive import AdditiveLaw, chain_noise
-from ..theory.laws.finite import FiniteLaw
-from ..theory.laws.first_order import bias_of
-from ..theory.maps.rounds import LocalRule
-from .quadratic import numbers
+from ..sources.finite import stationary_law
+from ..theory.laws.agents import Agents
+from ..theory.laws.levels import EachSiteLaw, LinearLaw
+from ..theory.laws.moments import Moments, RelaxationLaw
+from ..theory.sketch import Along
+from .quadratic import numbers, on
 
 TASKS = {"evaluation": "the values of a policy", "control": "the best actions"}
 WORLDS = {"lakes": "frozen lakes, each with its own holes", "lake": "one frozen lake", "cliff": "a windy cliff"}
@@ -54,12 +56,13 @@ TOWARDS = {"lakes": {DOWN: 0.5, RIGHT: 0.5}, "cliff": {UP: 0.45, RIGHT: 0.45, DO
 """The probabilities of the actions that lead towards the goal: on all lakes, and along the cliff."""
 NEVER = 1e-14
 """Visits below this probability are rounding errors of zero."""
-MUCH = 0.03
-"""The estimated relative error from which a floor carries a warning, as in `theory.predict`."""
+ROUGH = 1e-3
+"""The relative accuracy of floors, which are drawn."""
 STEPS = 3000
 """The largest number of local steps of control that are computed one after the other for one curve."""
-NEWTON, CLOSE = 30, 1e-11
-"""The number of Newton steps that may be taken to a limit, and the distance at which it counts as found."""
+NEWTON, CLOSE, NEAR = 30, 1e-11, 1e-6
+"""The number of Newton steps that may be taken to a limit, the distance at which it counts as found, and the size of
+the differences that give the slopes of a round, which is piecewise affine."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +128,17 @@ class Setting:
         return {"num_agents": self.num_agents, "heterogeneity": self.heterogeneity, "key": self.key}
 
     @property
-    def methods(self) -> dict[str, AbstractAlgorithm]:
+    def noisy(self) -> bool:
+        """Whether there is noise whose law is known: TD(0) is affine, and Q-learning is not."""
+        return self.task == "evaluation" and self.sampling != "none"
+
+    @property
+    def family(self) -> "Setting":
+        """The same with the step size, the rounds and the seeds of all settings."""
+        return dataclasses.replace(self, step_size=1.0, rounds=1, seeds=1)
+
+    @property
+    def methods(self) -> dict[str, FedHSA | LocalSA]:
         return {name: kind(self.step_size, self.local_steps) for name, kind in METHODS.items()}
 
     def model(self) -> Model:
@@ -239,10 +252,10 @@ class Bellman(NamedTuple):
         return self.visits.sum(0) > NEVER
 
     def operators(self, tables: np.ndarray) -> np.ndarray:
-        """Return each agent's mean operator at its table; `tables` and the result are `(M, S, A)`."""
+        """Return each agent's mean operator at its table; `tables` and the result are `(..., M, S, A)`."""
         M, S, A = self.visits.shape
         ahead = self.onward.reshape(M, S * A, S) @ tables.max(-1)[..., None]
-        return self.visits * (self.rewards + ahead.reshape(M, S, A) - tables)
+        return self.visits * (self.rewards + ahead.reshape(tables.shape) - tables)
 
     def root(self) -> np.ndarray:
         """Return the root of the average operator, `(S, A)`.
@@ -269,75 +282,56 @@ class Bellman(NamedTuple):
         """Return $A_i$ of tables with one column, whose operators are affine, `(M, S, S)`."""
         return self.visits * (self.onward[:, :, 0] - np.eye(self.visits.shape[1]))
 
-    def play(self, table: np.ndarray, step_size: float, local_steps: int, correction: float) -> np.ndarray:
-        """Return the server's table after one round without noise; `correction` is 1 for FedHSA, 0 for LocalSA."""
-        tables = np.broadcast_to(table, self.visits.shape).copy()
-        first = self.operators(tables)
-        steer = correction * (first.mean(0) - first)
-        for _ in range(local_steps):
-            tables += step_size * (self.operators(tables) + steer)
-        return tables.mean(0)
+    def play(self, table: np.ndarray, method: FedHSA | LocalSA) -> np.ndarray:
+        """Return the server's table `(..., S, A)` after one round without noise."""
+        tables, eta = np.repeat(table[..., None, :, :], len(self.visits), axis=-3), cast(float, method.step_size)
+        steer = np.zeros(())
+        with np.errstate(over="ignore", invalid="ignore"):
+            if isinstance(method, FedHSA):
+                first = self.operators(tables)
+                steer = first.mean(-3, keepdims=True) - first
+            for _ in range(method.local_steps):
+                tables += eta * (self.operators(tables) + steer)
+            return tables.mean(-3)
 
-    def limit(self, step_size: float, local_steps: int, correction: float) -> np.ndarray | None:
+    def limit(self, method: FedHSA | LocalSA) -> np.ndarray | None:
         """Return the fixed point of the rounds without noise, `(S, A)`, or None if Newton's method finds none."""
         table, active = self.root(), self.active
         for _ in range(NEWTON):
-            new, slopes = self._round_and_slopes(table, step_size, local_steps, correction)
-            gap = (new - table)[active]
+            gap = (self.play(table, method) - table)[active]
             if not np.isfinite(gap).all():
                 return None
             if abs(gap).max() <= CLOSE * (1 + abs(table).max()):
                 return table
             try:
-                move = np.linalg.solve(np.eye(active.sum()) - slopes[np.ix_(active.ravel(), active.ravel())], gap)
+                table[active] += np.linalg.solve(np.eye(len(gap)) - self.slopes(table, method), gap)
             except np.linalg.LinAlgError:
                 return None
-            table = table.copy()
-            table[active] += move
         return None
 
-    def slopes(self, table: np.ndarray, step_size: float, local_steps: int, correction: float) -> np.ndarray:
-        """Return the Jacobian of a round without noise on the active pairs."""
-        kept = self.active.ravel()
-        return self._round_and_slopes(table, step_size, local_steps, correction)[1][np.ix_(kept, kept)]
-
-    def _round_and_slopes(self, table, step_size, local_steps, correction) -> tuple[np.ndarray, np.ndarray]:
-        M, S, A = self.visits.shape
-        onward, visits = self.onward.reshape(M, S * A, S), self.visits.reshape(M, S * A, 1)
-        tables = np.broadcast_to(table, self.visits.shape).copy()
-        J = np.broadcast_to(np.eye(S * A), (M, S * A, S * A)).copy()
-
-        def push(J: np.ndarray) -> np.ndarray:
-            chosen = np.arange(S) * A + tables.argmax(-1)
-            return visits * (onward @ np.take_along_axis(J, chosen[..., None], axis=1) - J)
-
-        with np.errstate(over="ignore", invalid="ignore"):
-            first, pushed = self.operators(tables), push(J)
-            steer, steered = (correction * (x.mean(0) - x) for x in (first, pushed))
-            for _ in range(local_steps):
-                J += step_size * (push(J) + steered)
-                tables += step_size * (self.operators(tables) + steer)
-            return tables.mean(0), J.mean(0)
+    def slopes(self, table: np.ndarray, method: FedHSA | LocalSA) -> np.ndarray:
+        """Return the Jacobian of a round without noise on the active pairs, which are moved one by one."""
+        active, step = self.active, NEAR * (1 + abs(table).max())
+        moves = np.zeros((active.sum(), *active.shape))
+        moves[:, active] = step * np.eye(len(moves))
+        return (self.play(table + moves, method) - self.play(table, method))[:, active].T / step
 
 
 class Curve(NamedTuple):
-    """The predicted error of a method by rounds."""
+    """The error of a method by rounds."""
 
     limit: np.ndarray | None
     """`(S, A)`: the table that the method reaches without noise; None if it diverges or none was found."""
-    error: np.ndarray
-    """The squared distance to the root after each round: mean squares if the noise is known, and without noise
-    otherwise."""
     quiet: np.ndarray
     """The squared distance to the root after each round without noise."""
-    floor: float
-    """The value that `error` settles at; infinite for a method that diverges."""
     bias: float
     """The distance of the limit without noise to the root."""
     radius: float
     """The factor of the mean error per round: a method with 1 or more diverges."""
-    left_out: float
-    """The estimated relative error of the floor, because the noise of the matrices is left out; NaN if not known."""
+    error: np.ndarray
+    """The mean square of the distance to the root after each round; `quiet` where no law of the noise is known."""
+    floor: float
+    """The value that `error` settles at; infinite for a method that diverges."""
 
 
 class Solution(NamedTuple):
@@ -383,29 +377,95 @@ class Solution(NamedTuple):
 
 
 def solve(setting: Setting) -> Solution:
-    """Compute all tables and curves of a setting, without a simulation.
+    """Compute all tables of a setting, and the errors of the methods without noise.
 
     Raises `ImportError` if the world is a lake and Gymnasium is not installed.
     """
+    found = _tables(setting.family)._replace(setting=setting, curves={})
+    for name, method in setting.methods.items():
+        found.curves[name] = _control(found, method) if setting.task == "control" else _evaluation(found, method)
+    return found
+
+
+@functools.lru_cache(maxsize=16)
+def _tables(setting: Setting) -> Solution:
     model = setting.model()
     chances = setting.chances(model)
-    chain = model.chain(chances)
-    stationary = stationary_law(chain.transition)
-    bellman = _bellman(setting, model, chances, chain, stationary)
+    bellman = _bellman(setting, model, chances, *_chain(model, chances))
     own = model.optimal() if setting.task == "control" else model.values(chances)[..., None]
-    found = Solution(setting, model, bellman, own, bellman.root(), {})
-    noise = None
-    if setting.task == "evaluation" and setting.sampling != "none":
-        noise = WorldNoise(chain, stationary, bellman, independent=setting.sampling == "independent")
-    for name in METHODS:
-        found.curves[name] = _curve(found, name, noise)
-    return found
+    return Solution(setting, model, bellman, own, bellman.root(), {})
+
+
+def predicted(found: Solution) -> Solution:
+    """Return the same with the errors of evaluation under noise, by the law of the noise."""
+    if not found.setting.noisy:
+        return found
+    curves = {}
+    for name, curve in found.curves.items():
+        settled = _long_run(found.setting.family, name).at(found.setting.step_size) if curve.radius < 1 else None
+        if settled is None:
+            curves[name] = curve._replace(floor=math.inf)
+            continue
+        quiet = LinearLaw(on(_mean_agents(found), found.setting.methods[name]))
+        show, start = quiet.federation.show, -found.root[found.active, 0]
+        law = RelaxationLaw(show @ quiet.A @ np.linalg.inv(show), settled, basis="one site")
+        curves[name] = curve._replace(error=law.errors(start, found.setting.rounds), floor=settled.square)
+    return found._replace(curves=curves)
+
+
+@functools.lru_cache(maxsize=64)
+def _long_run(family: Setting, name: str) -> Along:
+    """Return the long run of a method by the step size, from laws that are solved when they are needed."""
+    agents = _agents(family)
+
+    def settled(step_size: float, stable: bool) -> Moments:
+        law = EachSiteLaw(on(agents, dataclasses.replace(family, step_size=step_size).methods[name]))
+        law.accuracy = ROUGH, ROUGH
+        return law.settled() if stable else law.stationary()
+
+    return Along(settled)
+
+
+_wanted: list[Setting] = []
+
+
+def prepare(setting: Setting, step_sizes: Sequence[float]) -> threading.Thread:
+    """Solve laws in the background until those of these step sizes are quick, or other settings are prepared."""
+    _wanted[:] = [setting.family]
+
+    def work() -> None:
+        for k, name in itertools.product(spread(len(step_sizes)), METHODS):
+            if _wanted != [setting.family]:
+                return
+            _long_run(setting.family, name).at(step_sizes[k])
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def spread(count: int) -> list[int]:
+    """Return the numbers below `count`, those at the ends and in the middle first.
+
+    >>> spread(5)
+    [0, 4, 2, 1, 3]
+    """
+    found, parts = [0, count - 1], 1
+    while len(set(found)) < count:
+        parts *= 2
+        found += [round(k * (count - 1) / parts) for k in range(1, parts)]
+    return list(dict.fromkeys(found))
 
 
 def available() -> dict[str, str]:
     """Return the worlds that are available: the lakes need Gymnasium."""
     gymnasium = importlib.util.find_spec("gymnasium") is not None
     return {name: words for name, words in WORLDS.items() if gymnasium or name == "cliff"}
+
+
+def _chain(model: Model, chances: np.ndarray) -> tuple[Any, np.ndarray]:
+    chain = model.chain(chances)
+    return chain, stationary_law(chain.transition)
 
 
 def _bellman(setting: Setting, model: Model, chances: np.ndarray, chain: Any, stationary: np.ndarray) -> Bellman:
@@ -420,177 +480,62 @@ def _bellman(setting: Setting, model: Model, chances: np.ndarray, chain: Any, st
     return Bellman(visits[..., None], rewards[..., None], onward[:, :, None])
 
 
-def _curve(found: Solution, name: str, noise: "WorldNoise | None") -> Curve:
-    setting, bellman, root = found.setting, found.bellman, found.root
-    rule = LocalRule(setting.step_size, setting.local_steps, 1.0, 1.0 if name == "FedHSA" else 0.0)
-    numbers = rule.step_size, rule.local_steps, rule.correction
-    if setting.task == "control":
-        limit = bellman.limit(*numbers)
-        errors = _played_path(found, rule)
-        radius = math.nan if limit is None else spectral_radius(bellman.slopes(limit, *numbers))
-        if limit is None or radius >= 1:
-            return Curve(None, errors, errors, math.inf if radius >= 1 else math.nan, math.nan, radius, math.nan)
-        bias = float(np.linalg.norm((limit - root)[bellman.active]))
-        known = 0.0 if setting.sampling == "none" else math.nan
-        return Curve(limit, errors, errors, bias**2, bias, radius, known)
-    kept = bellman.active[:, 0]
-    A = bellman.jacobians()[:, kept][:, :, kept]
-    residuals = bellman.operators(np.broadcast_to(root, bellman.visits.shape))[:, kept, 0]
-    map = rule.mean_map(A, residuals)
-    radius = spectral_radius(map.transition) if np.isfinite(map.transition).all() else math.inf
-    start = -root[kept, 0]
-    with np.errstate(over="ignore", invalid="ignore"):
-        quiet = _affine_path(map.transition, map.offset, start, setting.rounds)
-    if not radius < 1:
-        return Curve(None, quiet, quiet, math.inf, math.inf, radius, math.nan)
-    gap = map.limit_error()
-    limit, bias = root.copy(), float(np.linalg.norm(gap))
-    limit[kept, 0] += gap
-    if noise is None:
-        return Curve(limit, quiet, quiet, bias**2, bias, radius, 0.0)
-    law, left_out = noise.law(rule, map.transition, map.offset, A, limit)
-    settled = law.stationary()
-    errors = np.array([moments.square for moments in law.path(start, setting.rounds)])
-    return Curve(limit, errors, quiet, settled.square, bias, radius, left_out)
-
-
-def _played_path(found: Solution, rule: LocalRule) -> np.ndarray:
-    """Return the squared distances to the root by rounds without noise, which are computed step by step."""
+def _control(found: Solution, method: FedHSA | LocalSA) -> Curve:
+    """Return the errors of Q-learning without noise, round by round."""
     bellman, table, errors = found.bellman, np.zeros_like(found.root), []
-    for _ in range(min(found.setting.rounds, max(STEPS // rule.local_steps, 20)) + 1):
+    for _ in range(min(found.setting.rounds, max(STEPS // method.local_steps, 20)) + 1):
         errors.append(float(((table - found.root)[bellman.active] ** 2).sum()))
         if not errors[-1] < 1e30:
             break
-        with np.errstate(over="ignore", invalid="ignore"):
-            table = bellman.play(table, rule.step_size, rule.local_steps, rule.correction)
-    return np.array(errors)
+        table = bellman.play(table, method)
+    limit, quiet = bellman.limit(method), np.array(errors)
+    radius = math.nan if limit is None else spectral_radius(bellman.slopes(limit, method))
+    if limit is None or radius >= 1:
+        return Curve(None, quiet, math.nan, radius, quiet, math.inf if radius >= 1 else math.nan)
+    bias = float(np.linalg.norm((limit - found.root)[bellman.active]))
+    return Curve(limit, quiet, bias, radius, quiet, bias**2)
 
 
-def _affine_path(transition: np.ndarray, offset: np.ndarray, error: np.ndarray, rounds: int) -> np.ndarray:
-    errors = [error @ error]
-    for _ in range(rounds):
-        error = transition @ error + offset
-        errors.append(error @ error)
-    return np.array(errors)
+def _mean_agents(found: Solution) -> Agents:
+    """Return the agents of evaluation with their mean operators, relative to the root."""
+    kept, one = found.active, np.ones((found.model.num_agents, 1))
+    residuals = found.bellman.operators(np.broadcast_to(found.root, found.own.shape))[:, kept]
+    W = np.concatenate([found.bellman.jacobians()[:, kept][:, :, kept], residuals], axis=-1)
+    return Agents(one[..., None], one, one, one[..., None], W[:, None, None])
 
 
-class WorldNoise:
-    r"""The noise of TD(0) on the agents' chains, around the rounds without noise.
+def _evaluation(found: Solution, method: FedHSA | LocalSA) -> Curve:
+    """Return the errors of TD(0) without noise."""
+    law, kept = LinearLaw(on(_mean_agents(found), method)), found.active
+    radius = law.mean_radius() if np.isfinite(law.A).all() else math.inf
+    with np.errstate(over="ignore", invalid="ignore"):
+        quiet = law.errors(-found.root[kept, 0], found.setting.rounds)
+    if not radius < 1:
+        return Curve(None, quiet, math.inf, radius, quiet, math.inf)
+    gap, limit = law.stationary().mean, found.root.copy()
+    limit[kept, 0] += gap
+    bias = float(np.linalg.norm(gap))
+    return Curve(limit, quiet, bias, radius, quiet, bias**2)
 
-    A transition from $s$ to $t$ changes only coordinate $s$, so that the noise of a step is $K_{i,\ell}$ times a vector
-    with one entry. The covariance is that of additive noise; the Markov bias is of first order in the step size.
-    """
 
-    def __init__(self, chain: Any, stationary: np.ndarray, bellman: Bellman, *, independent: bool):
-        self.chain, self.pi, self.bellman, self.independent = chain, stationary, bellman, independent
-        kept = np.flatnonzero(bellman.active[:, 0])
-        place = np.full(bellman.visits.shape[1] + 1, -1)
-        place[kept] = np.arange(len(kept))
-        self.at = place[chain.states]  # the coordinate of each state of the chain, -1 where there is none
-        self.dim, self.kept = len(kept), kept
-        self.one_hot = (self.at[..., None] == np.arange(self.dim)).astype(float)  # (M, N, d)
-        self.next = chain.discount[..., None] * self.one_hot  # the row of V that counts on entering a state
-
-    def errors(self, theta: np.ndarray) -> np.ndarray:
-        """Return the TD errors of all transitions, `(M, ..., N, N)`, at parameters `(M, ..., d)`."""
-        here = np.einsum("msd,m...d->m...s", self.one_hot, theta)
-        ahead = np.einsum("mtd,m...d->m...t", self.next, theta)
-        rewards = self.chain.rewards.reshape(len(self.pi), *(1,) * (theta.ndim - 2), *self.chain.rewards.shape[1:])
-        return rewards + ahead[..., None, :] - here[..., :, None]
-
-    def law(self, rule: LocalRule, transition, offset, A: np.ndarray, limit: np.ndarray) -> tuple[AdditiveLaw, float]:
-        """Return the law of the error, and the estimated relative error of its floor."""
-        M, P, pi = len(A), self.chain.transition, self.pi
-        theta = limit[self.kept, 0]
-        path = self._path(rule, A, theta)
-        errors = self.errors(path)  # (M, H, N, N)
-        K = rule.round_map(A, np.zeros((M, self.dim))).noise
-        assert K is not None
-        rows, leaving, means = self._given_and_leaving(errors)
-        spread = np.einsum("msd,ms,mst,mhst->mhd", self.one_hot, pi, P, errors**2, optimize=True)
-        if not self.independent:
-            spread -= np.einsum("ms,mhds->mhd", pi, (rows + means[..., None]) ** 2)
-        seen = np.einsum("mhab,mhb,mhcb->hac", K, spread, K, optimize=True)
-        noise = chain_noise(FiniteLaw(FiniteChain(P, pi), pairs=False, independent=self.independent), K @ rows)
-        if self.independent:
-            centre = np.einsum("mhab,mhb->mha", K, means)
-            noise = noise._replace(seen=seen - np.einsum("mha,mhc->hac", centre, centre))
-        else:
-            noise = noise._replace(seen=seen, both=K @ (leaving - (rows * pi[:, None, None]) @ P[:, None]))
-        push = (np.eye(len(transition)) - transition) @ self.markov_bias(rule, A, theta)
-        law = AdditiveLaw(transition, offset + push, noise, "The method", basis="additive noise")
-        own = len(A) * law.added()
-        return law, self.strength(law.stationary().covariance + own, theta)
-
-    def _given_and_leaving(self, fields: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return fields, `(M, k, N, N)`, given a state and on the event of the next, both centred, and their means."""
-        P, pi, place = self.chain.transition, self.pi, np.swapaxes(self.one_hot, 1, 2)[:, None]
-        given = place * np.einsum("mst,mkst->mks", P, fields)[:, :, None]
-        leaving = place @ ((pi[:, :, None] * P)[:, None] * fields)
-        mean = np.einsum("mkds,ms->mkd", given, pi)
-        return given - mean[..., None], leaving - mean[..., None] * pi[:, None, None], mean
-
-    def _path(self, rule: LocalRule, A: np.ndarray, theta: np.ndarray) -> np.ndarray:
-        """Return the agents' parameters before each local step of a round without noise from `theta`, `(M, H, d)`."""
-        b = np.einsum("msd,ms,mst,mst->md", self.one_hot, self.pi, self.chain.transition, self.chain.rewards)
-        first = A @ theta + b
-        steer = rule.correction * (first.mean(0) - first)
-        now, path = np.broadcast_to(theta, first.shape), []
-        for _ in range(rule.local_steps):
-            path.append(now)
-            now = now + rule.step_size * ((A @ now[..., None])[..., 0] + b + steer)
-        return np.stack(path, axis=1)
-
-    def correlations(self, theta: np.ndarray, lags: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        r"""Return the fields of `theory.correlations` at `theta`: $\Gamma_i$, $c_{i,k}$ for each lag, and their sum."""
-        M, P, pi = len(self.pi), self.chain.transition, self.pi
-        errors = self.errors(np.broadcast_to(theta, (M, self.dim)))
-        given, leaving, mean = (part[:, 0] for part in self._given_and_leaving(errors[:, None]))
-        diagonal = np.einsum("msd,ms,mst,mst->md", self.one_hot, pi, P, errors**2, optimize=True)
-        square = diagonal[..., None] * np.eye(self.dim) - mean[:, :, None] * mean[:, None, :]
-        if self.independent:
-            return square, np.zeros((M, lags, self.dim)), np.zeros((M, self.dim))
-        solved = np.linalg.solve(transpose(np.eye(P.shape[1]) - P + pi[:, None, :]), transpose(leaving))
-        summed = transpose(solved)
-        cross = summed @ transpose(given)
-        lagged, now = [], leaving
-        for _ in range(lags):
-            lagged.append(self._multiplied(now))
-            now = now @ P
-        return square + cross + transpose(cross), np.stack(lagged, axis=1), self._multiplied(summed)
-
-    def _multiplied(self, D: np.ndarray) -> np.ndarray:
-        """Return the mean of an observation's matrix times the error, whose mean on the event of each state is `D`."""
-        ahead = np.einsum("mst,mtd,mds->ms", self.chain.transition, self.next, D, optimize=True)
-        here = np.einsum("msd,mds->ms", self.one_hot, D)
-        return np.einsum("msd,ms->md", self.one_hot, ahead - here)
-
-    def markov_bias(self, rule: LocalRule, A: np.ndarray, theta: np.ndarray) -> np.ndarray:
-        """Return the bias from correlated observations, to first order in the step size."""
-        if self.independent:
-            return np.zeros(self.dim)
-        _, lagged, total = self.correlations(theta, max(rule.local_steps - 1, 1))
-        return bias_of(A.mean(0), lagged, total, rule, 1 / len(A))
-
-    def strength(self, covariance: np.ndarray, theta: np.ndarray) -> float:
-        """Return the noise of the matrices for errors of this covariance, relative to that of the vectors."""
-        values, vectors = np.linalg.eigh(covariance)
-        root = vectors * np.sqrt(values.clip(min=0.0))
-        M, d = len(self.pi), self.dim
-        columns = self.errors(np.broadcast_to(root.T, (M, d, d))) - self.chain.rewards[:, None]  # (M, k, N, N)
-        vector = self.errors(np.broadcast_to(theta, (M, 1, d)))
-        return self._long_run(columns) / max(self._long_run(vector), np.finfo(float).tiny)
-
-    def _long_run(self, fields: np.ndarray) -> float:
-        """Return the correlations of noise along the transitions' coordinates, summed over agents, fields and lags."""
-        P, pi = self.chain.transition, self.pi
-        given, leaving, mean = self._given_and_leaving(fields)
-        square = np.einsum("ms,mst,mkst->", pi, P, fields**2, optimize=True) - (mean**2).sum()
-        if self.independent:
-            return float(square)
-        Z = np.linalg.inv(np.eye(P.shape[1]) - P + pi[:, None, :])
-        later = np.einsum("mst,mkdt->mkds", Z, given)
-        return float(square + 2 * np.einsum("mkds,mkds->", leaving, later))
+def _agents(setting: Setting) -> Agents:
+    """Return the agents of evaluation on their chains, relative to the root."""
+    model = setting.model()
+    chances = setting.chances(model)
+    chain, pi = _chain(model, chances)
+    bellman = _bellman(setting, model, chances, chain, pi)
+    kept, P = np.flatnonzero(bellman.active[:, 0]), chain.transition
+    place = np.full(model.num_states + 1, -1)  # the last one stands for states of a chain that are in no cell
+    place[kept] = np.arange(len(kept))
+    here = (place[chain.states][..., None] == np.arange(len(kept))).astype(float)
+    slopes = chain.discount[:, None, :, None] * here[:, None] - here[:, :, None]
+    errors = chain.rewards + slopes @ bellman.root()[kept, 0]
+    W = np.concatenate([slopes, errors[..., None]], axis=-1)[:, :, :, None]
+    if setting.sampling == "trajectories":
+        return Agents(P, pi, pi, P, W, here[:, :, None])
+    likely, one = ((weights := pi[..., None] * P) > NEVER).any(0), np.ones((len(P), 1))
+    W = (here[:, :, None, :, None] * W)[:, likely]
+    return Agents(one[..., None], one, one, weights[:, likely][:, None], W[:, None])
 
 
 class Simulated(NamedTuple):

@@ -7,8 +7,8 @@ error), `paper` (the paper's constants, assumptions and bounds) and `samples` (e
 from . import exact
 from .choice import Candidate, Choice, Unknown, choose
 from .entry import PredictionWarning, predict
+from .exact import JointMap, joint_map
 from .laws.first_order import Correlations, correlations, first_order_bias, first_order_covariance
-from .maps.joint import JointMap, joint_map
 from .paper import bounds, measure, mixing
 from .paper.assumptions import Line, Verdicts, check
 from .paper.constants import AutoregressiveNoise, Constants, constants

@@ -18,9 +18,9 @@ from ..algorithms.schedules import AbstractSchedule, PerBlock
 from ..problems import AbstractAgent, Problem
 from ..sources import AbstractSource
 from .laws.moments import AbstractLaw, AbstractSteppedLaw, Steps
-from .maps.rounds import local_rule
-from .prediction import Prediction, settled
-from .stability import with_step
+from .prediction import Prediction
+from .rule import local_rule
+from .steps import with_step
 
 NODES, WIDEST, MOST = (12, 24), 1.5, 64
 """The numbers of intervals between step sizes whose laws are computed, for each part of the range; the largest ratio of
@@ -251,12 +251,8 @@ def predict_changing(
     algorithm: AbstractAlgorithm,
     schedule: AbstractSchedule,
     predict: Callable[[AbstractAlgorithm], Prediction],
-    direct: Callable[[AbstractAlgorithm], AbstractLaw] | None,
 ) -> Prediction:
-    """Predicts an algorithm whose step size follows a schedule.
-
-    `predict` does so for constant step sizes, and `direct` returns their laws for methods with a local rule.
-    """
+    """Predicts an algorithm whose step size follows a schedule; `predict` does so for constant step sizes."""
     name = type(algorithm).__name__
     rounds = [0, *(2**k for k in range(FAR + 2))]
     first, *later, near, far = (float(step_sizes(schedule, 1, number)[0]) for number in rounds)
@@ -272,10 +268,7 @@ def predict_changing(
 
     @functools.cache
     def law_of(step: float) -> AbstractLaw:
-        other = with_step(algorithm, step)
-        if step in every:
-            return every[step].law
-        return predict(other).law if direct is None or local_rule(other) is None else direct(other)
+        return (every.get(step) or predict(with_step(algorithm, step))).law
 
     laws_at([Steps(first, first), Steps(near, near)])  # raises if there is no curve
     left_out = max(prediction.law.left_out for prediction in every.values())
@@ -284,13 +277,13 @@ def predict_changing(
     if settles:
         return found
     nan = np.full(last.problem.dim, np.nan)
-    unknown = settled(found, nan, nan, nan, np.diag(nan), nan, left_out, last.interval)
-    return dataclasses.replace(unknown, stable=last.stable, course="changing")
+    biases = dict.fromkeys(("heterogeneity_bias", "markov_bias", "curvature_bias", "persistent_bias"), nan)
+    return dataclasses.replace(found, **biases, covariance=np.diag(nan), course="changing")
 
 
 def _check_stepped(name: str, laws: Sequence[AbstractLaw]) -> list[AbstractSteppedLaw]:
     """Returns laws that can continue from each other; raises if they cannot."""
-    stepped = [law for law in laws if isinstance(law, AbstractSteppedLaw) and law.steps]
+    stepped = [law for law in laws if isinstance(law, AbstractSteppedLaw)]
     if len(stepped) < len(laws) or len({type(law) for law in laws}) > 1:
         raise TypeError(
             f"The law of {name} on this problem does not support step sizes that change. Predict the first and the "

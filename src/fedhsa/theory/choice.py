@@ -22,10 +22,11 @@ from ..algorithms.parse import algorithm_class
 from ..problems import Problem
 from ..statistics import Estimate
 from .entry import PredictionWarning, predict
-from .laws.first_order import noise_is_known
+from .exact import start_error
+from .laws.agents import noise_is_known
 from .laws.moments import AbstractSteppedLaw, Moments
-from .maps.rounds import LocalRule, local_rule, start_error
 from .prediction import Prediction, Reach, total_cost
+from .rule import LocalRule, local_rule
 from .samples.estimate import estimate
 from .sketch import Outline, Sketch
 from .stability import largest_step

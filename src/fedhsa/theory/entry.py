@@ -1,9 +1,10 @@
 """`predict`: predicts an algorithm on a problem, from the law of its error or from samples."""
 
+import dataclasses
 import functools
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -11,32 +12,28 @@ from .._linear import spectral_radius
 from .._types import SeedLike
 from ..algorithms import AbstractAlgorithm, AbstractSchedule, PerBlock
 from ..problems import Problem
+from ..problems.base import AffineAgent
 from ..sources import Silent
-from . import exact
 from .changing import predict_changing, predict_per_block
-from .laws.chains import predict_on_chains
-from .laws.curvature import CurvedLaw, curved_law
-from .laws.finite import check_exogenous, finite_law
-from .laws.first_order import bias_of, covariance_of, noise_is_known
-from .laws.markov import markov_law
-from .laws.mean import predict_mean
+from .exact import quiet
+from .laws.agents import check_exogenous, noise_is_known
+from .laws.averages import average_of, split
+from .laws.first_order import bias_of, covariance_of
+from .laws.law import law_of
+from .laws.levels import LinearLaw
 from .laws.moments import MUCH as MUCH
-from .laws.moments import TOO_MUCH_OF_TRIPLES, AbstractLaw, Moments, Radius, RelaxationLaw
-from .laws.replies import predict_replies
-from .laws.reported import predict_reported
-from .laws.unbiased import predict_unbiased
-from .maps.linearise import linearised
-from .maps.rounds import LocalRule, RoundMap, check_schedule, local_rule, require_rule
-from .prediction import Prediction, settled, undecided, unstable
+from .laws.moments import TOO_MUCH_OF_TRIPLES, AbstractLaw, Moments, NotDerivedError, RelaxationLaw, TooLargeError
+from .laws.nonlinear import NonlinearLaw, linearised, nonlinear_law, quiet_law
+from .laws.played import PlayedLaw
+from .prediction import Prediction
+from .rule import LocalRule, local_rule
 from .samples.estimate import Estimates, estimates_of
-from .stability import step_of
+from .steps import check_schedule, step_of
 
 BENT = 0.1
 """The estimated relative error above which a prediction for nonlinear operators warns."""
 UNCLEAR = 0.5
 """The share of noise in the matrices above which a prediction from samples says nothing."""
-HOPELESS = 1e100
-"""Noiseless rounds that grow by this factor diverge, and their moments overflow."""
 
 
 class PredictionWarning(UserWarning):
@@ -91,7 +88,8 @@ def predict(
         >>> bool(0.9 < runs.error[:, 300:].mean() / prediction.floor < 1.1)
         True
     """
-    found = _predict(problem, algorithm, samples=samples, key=key)
+    with np.errstate(over="ignore", invalid="ignore"):  # far beyond the stable step sizes moments may overflow
+        found = _predict(problem, algorithm, samples=samples, key=key)
     for sentence in _doubts(found):
         warnings.warn(sentence, PredictionWarning, stacklevel=2)
     return found
@@ -107,65 +105,126 @@ def _predict(
         return predict_per_block(problem, algorithm, schedule, again)
     if isinstance(schedule, AbstractSchedule):
         known = samples if noise_is_known(problem) else estimates_of(problem, samples, key)
-        direct = functools.partial(law_of, problem) if problem.affine and noise_is_known(problem) else None
-        of_step = functools.partial(_predict, problem, samples=known, key=key)
-        return predict_changing(algorithm, schedule, of_step, direct)
+        return predict_changing(algorithm, schedule, functools.partial(_predict, problem, samples=known, key=key))
     check_schedule(algorithm)
-    if (reported := predict_reported(problem, algorithm, again)) is not None:
-        return reported
-    rule, finite = local_rule(algorithm), finite_law(problem.agents.source)
-    chains = finite is not None and not finite.independent
-    if rule is None and chains and (found := predict_on_chains(problem, algorithm)) is not None:
-        return found
-    # Except on chains, the laws of replies are exact for any number of agents and sets of them.
-    if (partial := predict_replies(problem, algorithm, again)) is not None:
-        return partial
-    if rule is None and not chains and (found := predict_on_chains(problem, algorithm)) is not None:
-        return found
-    if (coded := predict_unbiased(problem, algorithm, again)) is not None:
-        return coded
-    if rule is None:
-        return predict_mean(problem, algorithm, samples=samples, key=key)
-    if noise_is_known(problem):
-        return _from_knowledge(problem, algorithm)
-    return _from_samples(problem, algorithm, estimates_of(problem, samples, key))
-
-
-def law_of(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = None) -> AbstractLaw:
-    """Returns the best law for affine agents whose noise is known; `map` is their noiseless round, if computed."""
-    finite, rule = finite_law(problem.agents.source), require_rule(algorithm)
-    A, b = problem.affine_parts()
-    residuals = A @ problem.root - b
-    map = rule.mean_map(A, residuals) if map is None else map
-    if isinstance(problem.agents.source, Silent) or not np.abs(map.transition).max() < HOPELESS:
-        return exact.NoiselessLaw(map, type(algorithm).__name__)
-    if finite is not None:
-        return markov_law(problem, algorithm, map)
-    return exact.law(problem, algorithm, rule.round_map(A, residuals))
-
-
-def _from_knowledge(problem: Problem, algorithm: AbstractAlgorithm) -> Prediction:
-    model = linearised(problem)
-    A, b = model.affine_parts()
-    residuals = A @ problem.root - b
-    map = require_rule(algorithm).mean_map(A, residuals)
-    law = law_of(problem, algorithm, map) if problem.affine else curved_law(problem, algorithm, law_of)
-    heterogeneity, curved = map.limit_error(), np.zeros(problem.dim)
-    found = undecided(problem, algorithm, law, map, A, _radius_at(model, law))
+    average, method = split(algorithm)
+    if average is not None:
+        return _averaged(algorithm, average, again(problem, method))
+    if not noise_is_known(problem):
+        estimates, rule = estimates_of(problem, samples, key), local_rule(algorithm)
+        if rule is not None:
+            return _from_samples(problem, algorithm, rule, estimates)
+        return _of_mean(problem, algorithm, _mean_problem(problem, estimates), "mean")
     try:
-        mean, covariance = law.stationary()
-    except ValueError:
-        return unstable(found)
-    if law.mean_square_radius() is not None and law.stable() is None:
+        law = law_of(problem, algorithm) if problem.affine else nonlinear_law(problem, algorithm)
+    except (NotDerivedError, TooLargeError):
+        exact = isinstance(problem.agents.source, Silent) and problem.affine
+        return _of_mean(problem, algorithm, linearised(problem), "exact" if exact else "mean")
+    return _of_law(problem, algorithm, law)
+
+
+def _of_law(problem: Problem, algorithm: AbstractAlgorithm, law: AbstractLaw) -> Prediction:
+    """Returns what follows from the law of a method."""
+    silent = quiet_law(law.affine)  # pyright: ignore[reportArgumentType]
+    found = _undecided(problem, algorithm, law, silent)
+    if (stable := law.stable()) is None:
         return found
-    persistent, left_out = law.persistent_bias(), law.left_out
-    if isinstance(law, CurvedLaw):
-        heterogeneity, curved = law.heterogeneity_bias, law.curvature_bias
-    elif not problem.affine:
-        left_out = math.nan
-    persistent = heterogeneity if persistent is None else persistent
-    markov = mean - heterogeneity - curved
-    return settled(found, heterogeneity, markov, curved, covariance, persistent, left_out)
+    if not stable or not silent.mean_radius() < 1:
+        return _unstable(found, law.left_out if law.basis == "exact" else math.nan)
+    (mean, covariance), limit = law.stationary(), silent.stationary().mean
+    curved = np.zeros(problem.dim)
+    if isinstance(law, NonlinearLaw):
+        curved, limit = limit + law.shift - law.limit, law.limit
+    persistent = law.persistent_bias()
+    return dataclasses.replace(
+        found,
+        stable=True,
+        heterogeneity_bias=limit,
+        markov_bias=np.zeros(problem.dim) if law.affine.additive else mean - limit - curved,
+        curvature_bias=curved,
+        covariance=covariance,
+        persistent_bias=found.persistent_bias if persistent is None else persistent,
+        left_out=law.left_out,
+    )
+
+
+def _undecided(
+    problem: Problem, algorithm: AbstractAlgorithm, law: AbstractLaw, silent: LinearLaw | None
+) -> Prediction:
+    """Returns the prediction for a method that may be unstable; `silent` is its law without noise."""
+    nan, nothing = np.full(problem.dim, np.nan), (np.empty((0, 0)), np.empty(0))
+    map = nothing if silent is None else (silent.A, silent.c)
+    jacobians = problem.jacobians(problem.root)
+    return Prediction(
+        law.basis, None, nan, nan, nan, np.diag(nan), nan, None, math.nan, *map, jacobians, problem, algorithm, law
+    )
+
+
+def _unstable(found: Prediction, left_out: float = math.nan) -> Prediction:
+    """Returns the prediction if the method diverges."""
+    nothing, nowhere = np.zeros(found.problem.dim), np.full(found.problem.dim, np.inf)
+    return dataclasses.replace(
+        found,
+        stable=False,
+        heterogeneity_bias=nowhere,
+        markov_bias=nothing,
+        curvature_bias=nothing,
+        covariance=np.diag(nowhere),
+        persistent_bias=nowhere,
+        left_out=left_out,
+    )
+
+
+def _averaged(algorithm: AbstractAlgorithm, average: AbstractAlgorithm, inner: Prediction) -> Prediction:
+    """Returns the prediction for a reported average of a method."""
+    known = dataclasses.replace(inner, algorithm=algorithm, inner=inner, course="average")
+    if not inner.stable:
+        return known
+    law = average_of(inner.law, average, inner.transition)  # pyright: ignore[reportArgumentType]
+    # If only the mean is known, the contribution of noise is NaN and remains NaN.
+    covariance = inner.covariance if np.isnan(inner.covariance).any() else law.stationary().covariance
+    return dataclasses.replace(known, law=law, left_out=law.left_out, covariance=covariance)
+
+
+def _mean_problem(problem: Problem, found: Estimates) -> Problem:
+    """Returns the estimated mean operators without noise."""
+    b = found.jacobians @ problem.root - found.residuals + found.residuals.mean(0)
+    agents = AffineAgent(Silent(), found.jacobians, b)
+    return Problem(agents, like=np.zeros(problem.dim), theta_star=problem.root)
+
+
+def _of_mean(problem: Problem, algorithm: AbstractAlgorithm, model: Problem, basis: str) -> Prediction:
+    """Predicts a method on mean operators, which is everything if there is no noise."""
+    try:
+        law: AbstractLaw = quiet(model, algorithm)
+    except NotDerivedError:
+        if basis != "exact":
+            raise
+        law = PlayedLaw(problem, algorithm)
+        found, nothing = _undecided(problem, algorithm, law, None), np.zeros(problem.dim)
+        try:
+            mean, covariance = law.stationary()
+        except ValueError:
+            return _unstable(found)
+        long_run = {"heterogeneity_bias": mean, "markov_bias": nothing, "curvature_bias": nothing}
+        return dataclasses.replace(found, stable=True, **long_run, covariance=covariance, left_out=law.left_out)
+    assert isinstance(law, LinearLaw)
+    law.basis = basis if len(law.federation.pieces.rounds) == 1 else "mean"
+    found = _undecided(problem, algorithm, law, law)
+    if not law.mean_radius() < 1:
+        return _unstable(found)
+    mean, unknown, nothing = law.persistent_bias(), np.full(problem.dim, np.nan), np.zeros(problem.dim)
+    noise = nothing if law.basis == "exact" else unknown
+    return dataclasses.replace(
+        found,
+        stable=True,
+        heterogeneity_bias=mean,
+        markov_bias=noise,
+        curvature_bias=nothing if problem.affine else unknown,
+        covariance=np.diag(noise),
+        persistent_bias=mean,
+        left_out=0.0 if law.basis == "exact" else math.nan,
+    )
 
 
 def _doubts(found: Prediction) -> Iterator[str]:
@@ -216,24 +275,15 @@ def _doubts(found: Prediction) -> Iterator[str]:
             f"average slope of {kind} differs from the slope at the root. The prediction is better with a smaller step "
             "size or fewer local steps."
         )
-    known = isinstance(law, CurvedLaw) or found.problem.affine or not noise_is_known(found.problem)
-    if found.stable and not known and local_rule(found.algorithm) is not None:
+    if found.stable and found.basis == "mean" and not found.problem.affine and noise_is_known(found.problem):
         yield (
             f"The effect of the curvature of {kind} on the floor of {name} is unknown: there are too many observations "
             "to average over, or the mean does not converge. The problem was linearised at its root."
         )
 
 
-def _radius_at(problem: Problem, law: AbstractLaw) -> Callable[[AbstractAlgorithm], Radius | None] | None:
-    """Returns the mean-square radius as a function of the step size; of the mean alone if it would take long."""
-    if law.additive:
-        return None
-    return (lambda algorithm: law_of(problem, algorithm).mean_square_radius()) if law.quick else lambda algorithm: None
-
-
-def _from_samples(problem: Problem, algorithm: AbstractAlgorithm, estimates: Estimates) -> Prediction:
+def _from_samples(problem: Problem, algorithm: AbstractAlgorithm, rule: LocalRule, estimates: Estimates) -> Prediction:
     """Predicts from estimates, to first order in the step size."""
-    rule = require_rule(algorithm)
 
     def biases(estimates: Estimates) -> tuple[np.ndarray, ...]:
         A, lagged = estimates.jacobians, estimates.lagged[:, 1:]
@@ -253,15 +303,26 @@ def _from_samples(problem: Problem, algorithm: AbstractAlgorithm, estimates: Est
     settles = spectral_radius(map.transition) < 1
     left_out = _neglected(moments, map.transition, rule, estimates) if settles else math.nan
     law = RelaxationLaw(map.transition, moments, basis="samples", left_out=left_out)
-    found = undecided(problem, algorithm, law, map, A, lambda algorithm: None)
+    found = dataclasses.replace(
+        _undecided(problem, algorithm, law, None), transition=map.transition, offset=map.offset, jacobians=A
+    )
     if not settles:
-        return unstable(found)
+        return _unstable(found)
     if not math.isfinite(left_out):
         return found
     _, low, high = estimates.interval(floor)
     interval = max(float(low), 0.0) / (1 + left_out), float(high) * (1 + left_out)
-    nothing = np.zeros(problem.dim)
-    return settled(found, heterogeneity, markov, nothing, covariance, heterogeneity + persistent, left_out, interval)
+    return dataclasses.replace(
+        found,
+        stable=True,
+        heterogeneity_bias=heterogeneity,
+        markov_bias=markov,
+        curvature_bias=np.zeros(problem.dim),
+        covariance=covariance,
+        persistent_bias=heterogeneity + persistent,
+        left_out=left_out,
+        interval=interval,
+    )
 
 
 def _neglected(moments: Moments, transition: np.ndarray, rule: LocalRule, estimates: Estimates) -> float:

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
@@ -14,9 +13,12 @@ from .._linear import spectral_radius
 from .._table import FIXED, Table
 from ..algorithms import AbstractAlgorithm, Cost, cost
 from ..problems import Problem
+from .exact import start_error
+from .laws.levels import LinearLaw, SitesLaw
 from .laws.moments import AbstractLaw, Radius
-from .maps.rounds import RoundMap, local_rule, require_rule, start_error
-from .stability import KINDS, Limit, largest_local_steps, largest_mean_square_step, largest_step
+from .laws.nonlinear import quiet_law
+from .rule import local_rule
+from .stability import KINDS, Limit, largest_local_steps, largest_mean_square_step, largest_mean_step, largest_step
 
 FLOAT_BYTES = 8
 FIRST_LOOK, LONGEST = 64, 4096
@@ -92,11 +94,6 @@ class Prediction:
     """The algorithm."""
     law: AbstractLaw = dataclasses.field(repr=False)
     """The law behind the numbers."""
-    radius_at: Callable[[AbstractAlgorithm], Radius | None] | None = dataclasses.field(repr=False)
-    """A function from the algorithm with another step size to its mean-square radius; None if that is the square of the
-    mean's radius."""
-    mean_limit: Callable[[], Limit] | None = dataclasses.field(default=None, repr=False)
-    """The search for the step size at which the mean diverges; None if that is known from the local rule."""
     inner: "Prediction | None" = dataclasses.field(default=None, repr=False)
     """The prediction whose limits these are: of the method before its average, or with a constant step size."""
     course: Literal["geometric", "average", "changing"] = "geometric"
@@ -148,13 +145,16 @@ class Prediction:
         """
         if self.inner is not None:
             return self.inner.max_step_size
-        if self.mean_limit is None:
-            mean = largest_step(self.jacobians, require_rule(self.algorithm.layers[-1]))
-        elif math.isnan(mean := self.mean_limit()):
-            return mean
-        if self.radius_at is None:
+        law, rule = self.law.affine, local_rule(self.algorithm)
+        if rule is not None:
+            mean = largest_step(self.jacobians, rule)
+        elif isinstance(law, SitesLaw | LinearLaw):
+            mean = largest_mean_step(quiet_law(law), self.algorithm, self.jacobians)
+        else:
+            mean = Limit(math.nan, "mean", "no step at all")
+        if law.additive or math.isnan(mean):
             return Limit(mean, self.stability, mean.scanned)
-        return largest_mean_square_step(self.algorithm, self.radius_at, mean)
+        return largest_mean_square_step(self.algorithm, law.radius_at, mean)
 
     @functools.cached_property
     def max_local_steps(self) -> Limit | None:
@@ -221,7 +221,8 @@ class Prediction:
         - `rounds`: the number of rounds.
         - `theta`: the initial parameter. Default: zeros.
         """
-        return self.law.errors(start_error(self.problem, theta), _check.count("rounds", rounds, least=0))
+        with np.errstate(over="ignore", invalid="ignore"):  # if the method diverges
+            return self.law.errors(start_error(self.problem, theta), _check.count("rounds", rounds, least=0))
 
     def error_after(self, rounds: int, theta: Any = None) -> float:
         """Returns the predicted mean-square error after `rounds`, starting from `theta`."""
@@ -324,53 +325,6 @@ class Prediction:
         names += ("rate", "heterogeneity_bias", "markov_bias", "curvature_bias", "noise_variance")
         names += ("floor", "left_out", "saturation_agents", "interval")
         return {"algorithm": type(self.algorithm).__name__} | {name: plain(getattr(self, name)) for name in names}
-
-
-def undecided(
-    problem: Problem,
-    algorithm: AbstractAlgorithm,
-    law: AbstractLaw,
-    map: RoundMap,
-    jacobians: np.ndarray,
-    radius_at: Callable[[AbstractAlgorithm], Radius | None] | None,
-    mean_limit: Callable[[], Limit] | None = None,
-) -> Prediction:
-    """Returns the prediction for a method that may be unstable; see the fields."""
-    nan = np.full(problem.dim, np.nan)
-    long_run = None, nan, nan, nan, np.diag(nan), nan, None, math.nan
-    known = map.transition, map.offset, jacobians, problem, algorithm, law, radius_at, mean_limit
-    return Prediction(law.basis, *long_run, *known)
-
-
-def unstable(found: Prediction, left_out: float = math.nan) -> Prediction:
-    """Returns the prediction if the method diverges."""
-    nothing, nowhere = np.zeros(found.problem.dim), np.full(found.problem.dim, np.inf)
-    long_run = settled(found, nowhere, nothing, nothing, np.diag(nowhere), nowhere, left_out)
-    return dataclasses.replace(long_run, stable=False)
-
-
-def settled(
-    found: Prediction,
-    heterogeneity_bias: np.ndarray,
-    markov_bias: np.ndarray,
-    curvature_bias: np.ndarray,
-    covariance: np.ndarray,
-    persistent_bias: np.ndarray,
-    left_out: float,
-    interval: tuple[float, float] | None = None,
-) -> Prediction:
-    """Returns the prediction if the method is stable and this is its long run."""
-    return dataclasses.replace(
-        found,
-        stable=True,
-        heterogeneity_bias=heterogeneity_bias,
-        markov_bias=markov_bias,
-        curvature_bias=curvature_bias,
-        covariance=covariance,
-        persistent_bias=persistent_bias,
-        left_out=left_out,
-        interval=interval,
-    )
 
 
 def total_cost(rounds: float, cost: Cost, num_agents: int) -> Reach:

@@ -1,6 +1,8 @@
-"""Fast approximate predictions: the noiseless round map, and the floor to first order in the step size."""
+"""Fast approximate predictions: the noiseless round map with the floor to first order in the step size, and laws that
+are interpolated between step sizes."""
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -9,11 +11,13 @@ from .._linear import spectral_radius, stein_sum
 from ..problems import Problem
 from .laws.first_order import bias_of, correlations, covariance_of
 from .laws.moments import Moments
-from .maps.linearise import linearised
-from .maps.rounds import LocalRule
+from .laws.nonlinear import linearised
+from .rule import LocalRule
 from .samples.estimate import Estimates
 
 MOST_DOUBLINGS = 60
+NODES = 4
+"""The number of step sizes between which a law is interpolated."""
 
 
 class Outline(NamedTuple):
@@ -77,7 +81,8 @@ class Sketch:
             model = linearised(problem)
             self.A, b = model.affine_parts()
             self.residuals = self.A @ problem.root - b
-            self.long_run, self.lagged, self.lagged_sum = correlations(model, lags=max(local_steps - 1, 1))
+            found = correlations(model, lags=max(local_steps - 1, 1))
+            self.long_run, self.lagged, self.lagged_sum = found.long_run, found.lagged, found.lagged_sum
         else:
             self.A, self.lagged = estimates.jacobians, estimates.lagged[:, 1:]
             self.residuals = estimates.residuals - estimates.residuals.mean(0)  # at the root they average to zero
@@ -101,3 +106,59 @@ class Sketch:
             power = rule.powers(self.A_bar[None])[0]
             X = stein_sum(Phi, Phi.T, rule.server_step**2 * (X - power @ X @ power.T))
         return Outline(Phi, mean, X)
+
+
+class Along:
+    r"""The long run of a method by its step size: laws are solved at a few step sizes, and interpolated in between.
+
+    The mean over the step size $\eta$, the shape of the covariance, and $\eta$ over its trace are smooth functions of
+    $\log \eta$; the last one falls to zero where the mean square diverges. They are interpolated by a cubic, as long as
+    the parabolas without the first or the last of its four step sizes differ from it by less than `tolerance`.
+    """
+
+    def __init__(self, settled: Callable[[float, bool], Moments], tolerance: float = 0.02):
+        self.settled, self.tolerance = settled, tolerance
+        """`settled` returns the moments in the long run at a step size, and whether it is known to be stable; it raises
+        `ValueError` if the method diverges."""
+        self.known: dict[float, Moments] = {}
+        self.accepted: dict[float, Moments] = {}
+        """Interpolated moments that were accurate, although others may be nearer by now."""
+        self.largest = math.inf
+        """The smallest step size that is known to diverge."""
+
+    def at(self, step: float) -> Moments | None:
+        """Returns the moments in the long run; None if the method diverges."""
+        if step >= self.largest:
+            return None
+        if (found := self.known.get(step) or self.accepted.get(step) or self.between(step)) is None:
+            try:
+                found = self.settled(step, step <= max(self.known, default=0.0))
+            except ValueError:
+                self.largest = min(self.largest, step)
+                return None
+            self.known[step] = found
+        return found
+
+    def between(self, step: float) -> Moments | None:
+        """Returns the interpolated moments; None if they are not accurate."""
+        known = dict(self.known)  # another thread may add to it
+        steps = sorted(sorted(known, key=lambda other: abs(math.log(step / other)))[:NODES])
+        if len(steps) < NODES or not steps[0] < step < steps[-1]:
+            return None
+        found = _interpolated(known, steps, step)
+        others = [_interpolated(known, part, step) for part in (steps[1:], steps[:-1])]
+        close = all(abs(other.square - found.square) <= self.tolerance * found.square for other in others)
+        if close:
+            self.accepted[step] = found
+        return found if close else None
+
+
+def _interpolated(known: dict[float, Moments], steps: list[float], step: float) -> Moments:
+    at, x = np.log(steps), math.log(step)
+    weights = [np.prod([(x - b) / (a - b) for b in at if b != a]) for a in at]
+    means, covariances = (np.stack(part) for part in zip(*(known[own] for own in steps), strict=True))
+    traces = np.trace(covariances, axis1=1, axis2=2).clip(min=np.finfo(float).tiny)
+    mean, shape = (
+        np.tensordot(weights, x, 1) for x in (means / np.array(steps)[:, None], covariances / traces[:, None, None])
+    )
+    return Moments(step * mean, step / (weights @ (np.array(steps) / traces)) * shape)

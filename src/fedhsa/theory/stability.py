@@ -1,6 +1,5 @@
 """Limits of stability: the largest stable step size, and the largest stable number of local steps."""
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator
@@ -10,12 +9,13 @@ import numpy as np
 import scipy
 
 from .._linear import spectral_radius, transpose
-from ..algorithms import AbstractAlgorithm, AbstractSchedule
+from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
+from .exact import check_affine, quiet
+from .laws.levels import LinearLaw
 from .laws.moments import Radius
-from .maps.joint import Joint
-from .maps.modes import reduced, visible_radius
-from .maps.rounds import LocalRule, check_reach, local_rule
+from .rule import LocalRule, local_rule
+from .steps import check_schedule, with_step
 
 PER_DECADE, EVERY = 60, 1000
 """The number of step sizes tried per decade, and the number up to which every number of local steps is tried."""
@@ -28,6 +28,8 @@ START, SMALLEST, LARGEST = 5e-3, 1e-12, 1e8
 MOST_LOCAL_STEPS = 2**29
 MOST_CARRIED = 256
 """The largest size of a carried state for which the largest step size is searched."""
+EACH = 2.0**26
+"""The time of the pieces for another step size, in multiplications."""
 NOTHING = 1e-12
 """The largest entry of a power of `I + step A` that has vanished."""
 ROUNDING, TRUSTED = 1e-14, 1e4
@@ -88,11 +90,10 @@ def max_step_size(problem: Problem, algorithm: AbstractAlgorithm) -> Limit:
         >>> round(max_step_size(problem, fedhsa.FedHSA(0.1, local_steps=1)), 6)
         1.6
     """
-    check_reach(problem, algorithm)
+    check_affine(problem)
+    check_schedule(algorithm)
     (A, _), rule = problem.affine_parts(), local_rule(algorithm)
-    if rule is not None:
-        return largest_step(A, rule)
-    return largest_carried_step(Joint(problem, algorithm), algorithm, A)
+    return largest_step(A, rule) if rule is not None else largest_mean_step(quiet(problem, algorithm), algorithm, A)
 
 
 def max_local_steps(problem: Problem, algorithm: AbstractAlgorithm) -> Limit | None:
@@ -115,7 +116,8 @@ def max_local_steps(problem: Problem, algorithm: AbstractAlgorithm) -> Limit | N
         >>> [max_local_steps(problem, method(0.5, local_steps=5)) for method in (fedhsa.FedHSA, fedhsa.LocalSA)]
         [19.0, inf]
     """
-    check_reach(problem, algorithm)
+    check_affine(problem)
+    check_schedule(algorithm)
     rule, (A, _) = local_rule(algorithm), problem.affine_parts()
     return None if rule is None or not hasattr(algorithm, "local_steps") else largest_local_steps(A, rule)
 
@@ -126,22 +128,16 @@ def largest_step(A: np.ndarray, rule: LocalRule) -> Limit:
     return first_crossing(lambda steps: excess(maps(steps, H)), A, H, own=rule.step_size, each=maps.work)
 
 
-def largest_carried_step(joint: Joint, algorithm: AbstractAlgorithm, A: np.ndarray) -> Limit:
-    """Computes `max_step_size` from the joint map of an algorithm or a wrapped one; NaN if that would take long."""
-    joint.check()
-    if joint.size > MOST_CARRIED or with_step(algorithm, 1.0) is None:
+def largest_mean_step(law: LinearLaw, algorithm: AbstractAlgorithm, A: np.ndarray) -> Limit:
+    """Computes `max_step_size` from the law without noise; NaN if that would take long."""
+    if len(law.A) > MOST_CARRIED or with_step(algorithm, 1.0) is None:
         return Limit(math.nan, "mean", "no step at all")
 
     def growth(step: float) -> float:
-        map = joint.at(with_step(algorithm, step)).map()
-        if not np.abs(map.transition).max() < 1e100:
-            return 1e100
-        modes = reduced(map)
-        every = spectral_radius(modes.transition)  # faster, and sufficient if even hidden modes are stable
-        return (every if every < 1 else visible_radius(modes)) - 1
+        return min(spectral_radius(law.federation.at(with_step(algorithm, step)).mean_round()[:-1, :-1]), 1e100) - 1
 
-    # Running a round in every direction takes about as long as ten products of its matrix.
-    each, own = 10 * joint.size**3 + 2**25, getattr(algorithm, "step_size", None)
+    own = getattr(algorithm.layers[-1], "step_size", None)
+    each = EACH * len(law.federation.pieces.rounds) * max(algorithm.block_length / 8, 1.0)
     return first_crossing(lambda steps: np.array([growth(s) for s in steps]), A, algorithm.block_length, own, each)
 
 
@@ -185,20 +181,6 @@ def largest_mean_square_step(
             return Limit(found, KINDS[worst], scanned)  # pyright: ignore[reportArgumentType]
         low = step
     return Limit(math.inf, KINDS[worst], f"{COARSE} steps a decade from {first:.3g} to {low:.3g}, all of them stable")
-
-
-def with_step(algorithm: Any, step: float | AbstractSchedule) -> Any:
-    """Returns the algorithm, or the one it wraps, with another step size; None if it has no step size."""
-    if hasattr(algorithm, "step_size"):
-        return dataclasses.replace(algorithm, step_size=step)
-    inner = with_step(algorithm.algorithm, step) if hasattr(algorithm, "algorithm") else None
-    return None if inner is None else dataclasses.replace(algorithm, algorithm=inner)
-
-
-def step_of(algorithm: Any) -> Any:
-    """Returns the step size that `with_step` changes; None if there is none."""
-    inner = getattr(algorithm, "algorithm", None)
-    return getattr(algorithm, "step_size", None if inner is None else step_of(inner))
 
 
 def first_crossing(

@@ -7,11 +7,11 @@ import pytest
 
 import fedhsa as fh
 from fedhsa._types import precision
+from fedhsa.experiments.study import codes as laws
 from fedhsa.experiments.study.base import Outcome
+from fedhsa.experiments.study.sampled import mean_operators
 from fedhsa.experiments.variants.compressed import FEEDBACK, NOISY, PLAIN, CompressedStudy
 from fedhsa.theory import predict
-from fedhsa.theory.laws import compression as laws
-from fedhsa.theory.laws.participation import mean_operators
 
 STUDY = CompressedStudy()
 PROBLEM = fh.problems.quadratic.random(num_agents=4, dim=4)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import fedhsa as fh
+from fedhsa.experiments.study import sampled as laws
 from fedhsa.experiments.study.base import Outcome
 from fedhsa.experiments.variants.participation import ALL, FED, Participation
 from fedhsa.theory import predict
-from fedhsa.theory.laws import participation as laws
 from theory import sets
 
 STUDY = Participation()

@@ -9,8 +9,8 @@ import numpy as np
 from ... import statistics
 from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA, LocalSA
 from ...problems import Problem, garnet
-from ...theory.laws.many import ManyAgentsLaw
-from ...theory.maps.rounds import require_rule
+from ...theory import predict
+from ...theory.rule import require_rule
 from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, second_half
 
 METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {"LocalSA": LocalSA, "SCAFFLSA": SCAFFLSA, "FedHSA": FedHSA}
@@ -228,7 +228,7 @@ class Garnet(AbstractStudy):
 
 def markov_change(problem: Problem, algorithm: AbstractAlgorithm, size: float) -> float:
     """Returns the relative effect of correlation in time on the squared bias of infinitely many such agents."""
-    bias = ManyAgentsLaw(problem, algorithm).persistent_bias()
+    bias = predict(problem, algorithm).persistent_bias
     return abs(float(bias @ bias) / size - 1)
 
 

@@ -9,7 +9,7 @@ from ... import statistics
 from ...algorithms import AbstractAlgorithm, FedHSA, LocalSA
 from ...environments import worlds
 from ...problems import Problem, sarsa
-from ...theory.maps.rounds import require_rule
+from ...theory.rule import require_rule
 from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, late
 
 GROUPS = 5

@@ -11,7 +11,7 @@ from ..._linear import spectral_radius
 from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
 from ...theory import Prediction, PredictionWarning, predict
-from ...theory.maps.rounds import require_rule
+from ...theory.rule import require_rule
 from .clock import phase
 from .instance import Instance
 

@@ -10,7 +10,7 @@ from ..._linear import spectral_radius
 from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA, OneExchangeFedHSA
 from ...problems import Problem, quadratic, td
 from ...theory import predict
-from ...theory.maps.rounds import LocalRule
+from ...theory.rule import LocalRule
 from ..study import AbstractStudy, Checks, Outcome, Runner, figures, rows_of
 from .contraction import fed_hsa_boundary, one_exchange_boundary, one_exchange_map
 

@@ -9,9 +9,9 @@ from ...algorithms import AbstractAlgorithm, Compressed, FedHSA
 from ...algorithms.codecs import AbstractCodec, Quantised, RandK, Sign, TopK
 from ...problems import Problem, quadratic
 from ...theory import predict
-from ...theory.laws import compression as laws
-from ...theory.laws.participation import mean_operators
 from ...theory.prediction import FLOAT_BYTES
+from ..study import codes as laws
+from ..study.sampled import mean_operators
 from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, repeated, second_half
 
 PLAIN = "uncompressed"

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ...theory.maps.rounds import LocalRule
+from ...theory.rule import LocalRule
 from ...theory.stability import excess, first_crossing, largest_step
 
 

@@ -13,7 +13,7 @@ from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA, LocalSA, OneExcha
 from ...problems import Problem, quadratic
 from ...theory import correlations, exact, predict
 from ...theory.laws.first_order import bias_of
-from ...theory.maps.rounds import LocalRule
+from ...theory.rule import LocalRule
 from ..study import AbstractStudy, Checks, Instance, Outcome, Runner, Table, columns, figures, repeated, rows_of
 from .contraction import fed_hsa_boundary, one_exchange_boundary, one_exchange_map
 

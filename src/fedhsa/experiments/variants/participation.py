@@ -13,8 +13,8 @@ from ...algorithms import SCAFFOLD, AbstractAlgorithm, FedHSA, LocalSA, Partial,
 from ...algorithms.sampling import AbstractSampling, Availability, Bernoulli, UniformSampling, WeightedSampling
 from ...problems import Problem, quadratic
 from ...theory import predict
-from ...theory.laws import participation as laws
 from ...theory.prediction import FLOAT_BYTES
+from ..study import sampled as laws
 from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, figures
 
 FED, ALL, LOCAL, SCAFFOLDED = "FedHSA", "FedHSA, all answer", "Local SA", "SCAFFOLD"

@@ -1,7 +1,8 @@
 """What a method draws in a round: its outcomes are prescribed, one after the other, and have known probabilities.
 
 If an agent's draw matters in one exchange only, such as the loss of a reply, the agent has several *ways* through that
-exchange. Other draws, such as the set of agents that take part, are outcomes of the whole round.
+exchange. Other draws, such as the set of agents that take part, are outcomes of the whole round. If these are many,
+every agent has two *roles*, present and absent.
 """
 
 import abc
@@ -12,12 +13,18 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+import scipy
 
 from ...algorithms import Round
 from .moments import NotDerivedError
 
 MOST_DRAWS, MOST_OUTCOMES = 6, 64
 """The largest numbers of draws in a round, and of their joint outcomes."""
+CODES = -2
+"""The place of the first code of an agent; others have lower numbers."""
+NODES, UNLIKELY = 9, 1e-12
+"""The number of numbers of present agents by which all of them are represented, and the probability below which a
+number does not count."""
 
 
 class Draw(NamedTuple):
@@ -31,6 +38,8 @@ class Draw(NamedTuple):
     """Whether it is a set of agents."""
     factor: bool
     """Whether it is a factor that is known by its mean and its variance alone."""
+    memory: float
+    """The correlation of an agent's outcomes in successive rounds."""
 
 
 class Script:
@@ -46,12 +55,18 @@ class Script:
         self.noises: dict[Any, int] = {}
         """The exchange in which each noise is added."""
         self.exchange = 0
+        self.codes: dict[Any, Any] = {}
+        """The codecs of what agents code, in order."""
+        self.probe: Any = None
+        """The agent that is running, which answers what is decoded."""
 
-    def drawn(self, which: Any, count: int, chances: Any, *, shared: bool = False, factor: bool = False) -> Draw:
+    def drawn(
+        self, which: Any, count: int, chances: Any, *, shared: bool = False, factor: bool = False, memory: float = 0.0
+    ) -> Draw:
         if which not in self.draws and len(self.draws) == MOST_DRAWS:
             raise NotDerivedError("A round draws very often.")
-        draw = self.draws.setdefault(which, Draw(len(self.draws), count, shared, factor))
-        if which in self.chances or draw[1:] != (count, shared, factor):
+        draw = self.draws.setdefault(which, Draw(len(self.draws), count, shared, factor, memory))
+        if which in self.chances or draw[1:] != (count, shared, factor, memory):
             raise NotDerivedError("An exchange draws twice with the same stage and number.")
         self.chances[which] = chances
         return draw
@@ -73,12 +88,26 @@ class Scripted(Round):
     def happens_to_agent(self, probability, stage, number=0):
         return self._outcome((stage, number), 2, jnp.stack([1 - probability, jnp.asarray(probability)])) > 0.5
 
+    def lasts_for_agent(self, up, down, state, stage):
+        share, memory = up / (up + down), 1 - float(up) - float(down)
+        there = self._outcome((stage, "lasting"), 2, jnp.stack([1 - share, jnp.asarray(share)]), memory=memory) > 0.5
+        return there, state
+
     def drawn_by_agent(self, count, stage, number=0):
         return self._outcome((stage, number), count, jnp.full(count, 1 / count)).astype(int)
 
     def gain_of_agent(self, std, stage, number=0):
         # Second moments depend on the first two moments of a gain alone, which these outcomes have.
         return 1 + std * (2 * self._outcome((stage, number), 2, jnp.full(2, 0.5), factor=True) - 1)
+
+    def coded_by_agent(self, codec, x, stage, number=0, leaf=0):
+        script = self.coin[0]
+        if codec.moments(x.size) is None and not codec.unbiased:
+            raise NotDerivedError(f"{type(codec).__name__} is not linear, not even on average.")
+        place = list(script.codes).index((stage, number, leaf)) if (stage, number, leaf) in script.codes else None
+        if place is None:
+            place, script.codes[stage, number, leaf] = len(script.codes), codec
+        return script.probe.answer(x, CODES - place)
 
     def noise(self, shape, dtype, stage, number=0, leaf=0):
         script, *_, values = self.coin
@@ -107,6 +136,29 @@ class OwnDraws(NamedTuple):
     """Each agent's probability of them."""
 
 
+class Outcome(NamedTuple):
+    """An outcome of all draws that matter in a whole round."""
+
+    chance: float
+    drawn: np.ndarray
+    """The outcomes of all draws, for each agent."""
+    row: int = -1
+    """If agents have roles, the row of the draw that decides about them; otherwise -1."""
+    present: np.ndarray | None = None
+    """Each agent's probability to be present, if agents have roles."""
+    number: int | None = None
+    """How many agents are present, if that is certain; otherwise agents are present independently of each other."""
+
+
+class Outcomes(NamedTuple):
+    """All outcomes of a round, and the ways through each of its exchanges."""
+
+    every: tuple[Outcome, ...]
+    ways: tuple[tuple[OwnDraws, ...], ...]
+    kernel: np.ndarray | None
+    """The probabilities of outcomes given that of the round before; None if they do not depend on it."""
+
+
 def telling(given: list, drawn: np.ndarray, way: OwnDraws) -> list:
     """Returns the arguments of an exchange with these outcomes of all draws."""
     drawn = drawn.copy()
@@ -127,16 +179,20 @@ class AbstractExchange(abc.ABC):
         """Returns whether a draw affects the reply by more than its factor, so that the server can react to it."""
 
 
-def joint_outcomes(
+def outcomes_of(
     exchanges: Sequence[AbstractExchange], script: Script, given: list, num_agents: int, name: str
-) -> tuple[tuple[tuple[float, np.ndarray], ...], tuple[tuple[OwnDraws, ...], ...]]:
-    """Returns the joint outcomes of a round, and the ways through each of its exchanges."""
+) -> Outcomes:
+    """Returns the outcomes of a round, and the ways through each of its exchanges."""
     chances = [exchange.chances(given) for exchange in exchanges]
     ways, joint = [], []
     for k, exchange in enumerate(exchanges):
         elsewhere = {which for j, other in enumerate(chances) if j != k for which in other}
         here = [which for which in chances[k] if which not in elsewhere]
-        own = [which for which in here if not script.draws[which].shared and not exchange.tells(given, which)]
+        own = [
+            which
+            for which in here
+            if not (script.draws[which].shared or script.draws[which].memory or exchange.tells(given, which))
+        ]
         joint += [which for which in chances[k] if which not in own and which not in joint]
         values = itertools.product(*(range(script.draws[which].size) for which in own))
         ways.append(
@@ -149,31 +205,78 @@ def joint_outcomes(
                 for chosen in values
             )
         )
-    every: list[list[tuple[float, int, np.ndarray]]] = []
+    every, kernel, nothing = [Outcome(1.0, np.zeros((MOST_DRAWS, num_agents)))], np.ones((1, 1)), script.draws
     for which in joint:
-        row, count, shared, factor = script.draws[which]
-        if factor:
+        if nothing[which].factor:
             raise NotDerivedError(
                 f"A gain of {name} enters in several exchanges, which requires more than its variance."
             )
         known, *others = (found[which] for found in chances if which in found)
         if not all(np.allclose(other, known, rtol=1e-10) for other in others):
             raise NotDerivedError(f"An event of {name} has different probabilities in its exchanges.")
-        if shared:
-            number, choices = math.comb(num_agents, count), itertools.combinations(range(num_agents), count)
-            found = ((1 / number, np.isin(np.arange(num_agents), chosen)) for chosen in choices)
-        else:
-            number, choices = count**num_agents, itertools.product(range(count), repeat=num_agents)
-            found = ((float(np.prod(known[np.arange(num_agents), c])), np.array(c)) for c in choices)
-        if number > MOST_OUTCOMES:
+        found, moves = _of_draw(script.draws[which], known, num_agents)
+        if len(every) * len(found) > MOST_OUTCOMES or (len(joint) > 1 and found[0].row >= 0):
             raise NotDerivedError(f"What a round of {name} draws has very many outcomes.")
-        every.append([(chance, row, values) for chance, values in found if chance > 0])
-    if math.prod(len(found) for found in every) > MOST_OUTCOMES:
-        raise NotDerivedError(f"What a round of {name} draws has very many outcomes.")
-    sets = []
-    for outcomes in itertools.product(*every):
+        every = [
+            b._replace(chance=a.chance * b.chance, drawn=a.drawn + b.drawn) for a, b in itertools.product(every, found)
+        ]
+        kernel = np.kron(kernel, np.tile([o.chance for o in found], (len(found), 1)) if moves is None else moves)
+    lasting = any(script.draws[which].memory for which in joint)
+    return Outcomes(tuple(every), tuple(ways), kernel if lasting else None)
+
+
+def _of_draw(draw: Draw, chances: np.ndarray, num_agents: int) -> tuple[list[Outcome], np.ndarray | None]:
+    """Returns the outcomes of one draw, and how they follow on each other if that is not independent."""
+
+    def outcome(chance: float, values: np.ndarray, **roles: Any) -> Outcome:
         drawn = np.zeros((MOST_DRAWS, num_agents))
-        for _, row, values in outcomes:
-            drawn[row] = values
-        sets.append((math.prod(chance for chance, _, _ in outcomes), drawn))
-    return tuple(sets), tuple(ways)
+        drawn[draw.row] = values
+        return Outcome(chance, drawn, **roles)
+
+    M, everybody = num_agents, np.arange(num_agents)
+    if draw.shared and (number := math.comb(M, draw.size)) <= MOST_OUTCOMES:
+        sets = itertools.combinations(range(M), draw.size)
+        return [outcome(1 / number, np.isin(everybody, chosen)) for chosen in sets], None
+    if not draw.shared and draw.size**M <= MOST_OUTCOMES:
+        every = [np.array(c) for c in itertools.product(range(draw.size), repeat=M)]
+        found = [outcome(float(np.prod(chances[everybody, c])), c) for c in every]
+        found = [o for o in found if o.chance > 0]
+        if not draw.memory:
+            return found, None
+        one = [draw.memory * np.eye(2) + (1 - draw.memory) * row for row in chances]
+        moves = [
+            [math.prod(one[i][a, b] for i, (a, b) in enumerate(zip(x, y, strict=True))) for y in every] for x in every
+        ]
+        return found, np.array(moves)
+    roles: dict[str, Any] = {"row": draw.row}
+    if draw.shared:
+        return [_with(outcome, 1.0, draw.size, M, roles)], None
+    if draw.size > 2 or draw.memory:
+        raise NotDerivedError("What a round draws has very many outcomes.")
+    if np.ptp(chances[:, 1]) > 0:
+        return [outcome(1.0, np.ones(M), **roles, present=chances[:, 1])], None
+    return [_with(outcome, p, n, M, roles) for n, p in zip(*_nodes(M, float(chances[0, 1])), strict=True)], None
+
+
+def _with(outcome: Any, chance: float, count: int, num_agents: int, roles: dict[str, Any]) -> Outcome:
+    """Returns the outcome that some number of agents is present, of which the first ones are an example."""
+    present = np.full(num_agents, count / num_agents)
+    return outcome(chance, np.arange(num_agents) < count, **roles, present=present, number=count)
+
+
+def _nodes(num_agents: int, probability: float) -> tuple[list[int], np.ndarray]:
+    """Returns a few numbers of present agents, and weights with which they have the moments of all of them."""
+    n = np.arange(num_agents + 1)
+    chances = scipy.stats.binom.pmf(n, num_agents, probability)
+    likely = n[chances > UNLIKELY]
+    if len(likely) <= NODES:
+        return likely.tolist(), chances[likely] / chances[likely].sum()
+    some = likely[likely > 0]  # an empty round is unlike all others
+    mean, spread = num_agents * probability, math.sqrt(num_agents * probability * (1 - probability))
+    roots, _ = np.polynomial.hermite_e.hermegauss(NODES)
+    chosen = np.unique(np.clip(np.round(mean + spread * roots), some[0], some[-1]).astype(int))
+    powers, z, every = np.arange(len(chosen))[:, None], (chosen - mean) / spread, (some - mean) / spread
+    weights = np.linalg.solve(z**powers, every**powers @ chances[some])
+    if likely[0] == 0:
+        chosen, weights = np.append(chosen, 0), np.append(weights, chances[0])
+    return chosen.tolist(), weights / weights.sum()

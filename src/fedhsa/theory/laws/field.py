@@ -13,6 +13,7 @@ import numpy as np
 from scipy.linalg import schur
 from scipy.sparse.linalg import LinearOperator
 
+from ..._linear import spectral_radius
 from .solve import radius
 
 DIRECTIONS, WEAK = 2, 0.05
@@ -40,6 +41,8 @@ def field_radius(
     - `kernels`: the transition probabilities of their chains over a round, `(k, S, S)`.
     - `stationary`: the stationary distributions, `(k, S)`.
     """
+    if not (slack := 1 - spectral_radius(mean) ** 2) > 0:
+        return None
     V, W = _slow_modes(mean)
     mean, maps = W @ mean @ V, W @ maps @ V
     n, S = len(mean), stationary.shape[-1]
@@ -50,8 +53,7 @@ def field_radius(
     lasting = np.einsum("ksa,ksb->ab", weighted, sums)
     lasting = lasting + lasting.T - spread
     strengths, vectors = np.linalg.eigh(lasting)
-    slack = 1 - np.abs(np.linalg.eigvals(mean)).max() ** 2
-    if not slack > 0 or strengths[-1] <= FAINT * slack:
+    if strengths[-1] <= FAINT * slack:
         return None
     chosen = [k for k in range(len(strengths))[::-1][:DIRECTIONS] if strengths[k] > WEAK * strengths[-1]]
     variances = [float(vectors[:, k] @ spread @ vectors[:, k]) for k in chosen]

@@ -14,8 +14,8 @@ from ..._types import precision
 from ...algorithms import AbstractAlgorithm
 from ...problems import AbstractAgent, Problem
 from ...sources import IID, VAR1, Silent, Transition
-from ..maps.rounds import LocalRule, require_rule
-from .finite import FiniteLaw, additive_noise, finite_law
+from ..rule import LocalRule, require_rule
+from .agents import additive_noise, finite_law, known_law
 
 
 class Correlations(NamedTuple):
@@ -24,17 +24,13 @@ class Correlations(NamedTuple):
     long_run: np.ndarray
     r"""$\Gamma_i = C_0 + \sum_{k \ge 1} (C_k + C_k^T)$, $C_k = \mathrm{Cov}(G_i(\theta^\star, o_0), G_i(\theta^\star,
     o_k))$, `(M, d, d)`."""
+    variance: np.ndarray
+    """$C_0$, `(M, d, d)`."""
     lagged: np.ndarray
     r"""$c_{i,k} = E[(A_i(o_k) - A_i)(G_i(\theta^\star, o_0) - \bar G_i(\theta^\star))]$ for $k = 1, 2, \dots$,
     `(M, lags, d)`."""
     lagged_sum: np.ndarray
     r"""$\sum_{k \ge 1} c_{i,k}$, `(M, d)`."""
-
-
-def noise_is_known(problem: Problem) -> bool:
-    """Returns whether the noise of a problem is known exactly; otherwise it can only be sampled."""
-    source = problem.agents.source
-    return isinstance(source, Silent) or additive_noise(problem) is not None or finite_law(source) is not None
 
 
 def correlations(problem: Problem, lags: int = 1) -> Correlations:
@@ -46,7 +42,7 @@ def correlations(problem: Problem, lags: int = 1) -> Correlations:
     **Arguments:**
 
     - `problem`: an affine problem with finite chains or additive VAR(1) noise.
-    - `lags`: the number of lagged products.
+    - `lags`: the number of lagged products; with 0, their sum is not computed either.
 
     Raises `TypeError` for other problems.
 
@@ -60,9 +56,10 @@ def correlations(problem: Problem, lags: int = 1) -> Correlations:
     source = problem.agents.source
     nothing = np.zeros((M, lags, d)), np.zeros((M, d))
     if isinstance(source, Silent):
-        return Correlations(np.zeros((M, d, d)), *nothing)
+        return Correlations(np.zeros((M, d, d)), np.zeros((M, d, d)), *nothing)
     if (noise := additive_noise(problem)) is not None:
-        return Correlations(noise.covariance if isinstance(source, IID) else long_run_of_var(noise), *nothing)
+        long_run = noise.covariance if isinstance(source, IID) else long_run_of_var(noise)
+        return Correlations(long_run, noise.covariance, *nothing)
     if finite_law(source) is None:
         raise TypeError(
             f"Correlations are known exactly for finite chains and for additive VAR(1) noise, got "
@@ -71,13 +68,6 @@ def correlations(problem: Problem, lags: int = 1) -> Correlations:
     with precision():
         agents, root = tree.to_device((problem.flat_agents, problem.root), "float64")
         return Correlations(*tree.to_host(_correlations(agents, root, lags)))
-
-
-def known_law(agents: AbstractAgent) -> FiniteLaw:
-    """Returns the finite law of one agent or of several, whose sources are known to be finite chains."""
-    law = finite_law(agents.source)
-    assert law is not None
-    return law
 
 
 @eqx.filter_jit
@@ -89,9 +79,11 @@ def _correlations(agents, root, lags: int):
         # times Z = (I - P + 1 pi^T)^-1, which sums over all later times
         summed = jnp.linalg.solve((jnp.eye(P.shape[0]) - P + pi[None, :]).T, leaving.T).T
         cross = summed @ given
+        if not lags:
+            return square + cross + cross.T, square, jnp.zeros((0, len(root))), jnp.full(len(root), jnp.nan)
         _, joint = jax.lax.scan(lambda D, _: (D @ P, D), leaving, length=lags)
         products = _multiplied(agent, root, jnp.concatenate([joint, summed[None]]))
-        return square + cross + cross.T, products[:-1], products[-1]
+        return square + cross + cross.T, square, products[:-1], products[-1]
 
     return jax.lax.map(one, agents)
 

@@ -4,17 +4,17 @@ import abc
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
 from ...algorithms import AbstractAlgorithm
-from ..maps.rounds import require_stable
-from .solve import TOLERANCE, Part, arnoldi, fixed_point, radius, slowest_square
+from ..rule import require_stable
+from .solve import DIGITS, TOLERANCE, Part, arnoldi, fixed_point, growth, radius
 
-DENSE, CHUNK = 300, 64
-"""The number of moments up to which a round is a matrix, and the number of columns computed at a time."""
+DENSE = 150
+"""The number of moments up to which a round is a matrix."""
 KRYLOV, FOLLOWED = 60, 3000
 """The number of rounds followed one by one before the rest is extrapolated, without and with a matrix."""
 MUCH = 0.03
@@ -22,9 +22,9 @@ MUCH = 0.03
 TOO_MUCH, TOO_MUCH_OF_TRIPLES = 0.2, 0.06
 """The parts of a floor that pairs of agents, and larger sets, may add before it is unknown whether there is a floor at
 all: such sets may make the mean square diverge where smaller ones do not."""
-NEGLIGIBLE, HUGE, DOUBLINGS = 1e-3, 1e100, 40
-"""The size below which a power of the mean map is neglected, that at which it diverges, and the most times that its
-exponent is doubled."""
+
+State: TypeAlias = tuple[np.ndarray, ...]
+"""Moments of a law, each with two last axes."""
 
 
 class Steps(NamedTuple):
@@ -63,7 +63,7 @@ class Moments(NamedTuple):
     @property
     def second(self) -> np.ndarray:
         """The second moment $E[e e^T]$, `(d, d)`."""
-        return self.covariance + np.outer(self.mean, self.mean)
+        return self.covariance + self.mean[..., :, None] * self.mean[..., None, :]
 
 
 class Radius(NamedTuple):
@@ -116,10 +116,9 @@ class AbstractLaw(abc.ABC):
     additive: bool = False
     """Whether the noise is additive, so that the mean square contracts at the rate of the mean."""
 
-    @property
-    def quick(self) -> bool:
-        """Whether the law is fast enough to be evaluated for many settings."""
-        return True
+    def radius_at(self, algorithm: AbstractAlgorithm) -> Radius | None:
+        """Returns the mean-square radius of the algorithm with another step size; None if it would take long."""
+        return None
 
     @abc.abstractmethod
     def path(self, start: np.ndarray, rounds: int) -> Iterator[Moments]:
@@ -152,11 +151,6 @@ class AbstractLaw(abc.ABC):
 
 class AbstractSteppedLaw(AbstractLaw):
     """A law that advances a state round by round, so that the law of another step size can continue from a state."""
-
-    @property
-    def steps(self) -> bool:
-        """Whether it does so in problems of this size."""
-        return True
 
     @abc.abstractmethod
     def enter(self, start: np.ndarray) -> Any:
@@ -205,16 +199,12 @@ class RelaxationLaw(AbstractSteppedLaw):
     def seen(self, state):
         return state
 
-    @property
-    def quick(self):
-        return False
-
     def stationary(self):
         return self.moments
 
 
 class MomentLaw(AbstractSteppedLaw):
-    """A law whose state is a stack of second moments of $x = (e, 1)$, `(blocks, d + 1, d + 1)`, with a linear map.
+    """A law whose state are stacks of second moments of $(x, 1)$, the constant last, with a linear map.
 
     Its path, its stationary moments and its radii follow from that map, or from its matrix if that is small.
     """
@@ -223,183 +213,209 @@ class MomentLaw(AbstractSteppedLaw):
     """The name of the method in messages."""
 
     @abc.abstractmethod
-    def begin(self, start: np.ndarray, *, stationary: bool = False) -> np.ndarray:
-        """Returns the state of a run from $x$ = `start`, with the chains' initial or stationary distributions."""
+    def begin(self, start: np.ndarray, *, stationary: bool = False) -> State:
+        """Returns the state of a run from the error `start`, from the chains' initial or stationary distributions."""
 
     @abc.abstractmethod
-    def round(self, blocks: np.ndarray) -> np.ndarray:
-        """Returns the state one round later."""
+    def round(self, state: State) -> State:
+        """Returns the state one round later; its arrays may have leading axes."""
 
     @abc.abstractmethod
-    def total(self, blocks: np.ndarray) -> np.ndarray:
-        """Returns the second moment of $x$."""
+    def total(self, state: State) -> np.ndarray:
+        """Returns the second moment of $(x, 1)$."""
+
+    @abc.abstractmethod
+    def shown(self, total: np.ndarray) -> Moments:
+        """Returns the moments of the error."""
 
     @property
     @abc.abstractmethod
-    def dim(self) -> int:
-        """$d$."""
+    def growing(self) -> int:
+        """The number of the first coordinates that may grow; noise cannot."""
 
-    @property
-    def free(self) -> int:
-        """The number of the first entries of the state that can grow; what drives them cannot."""
-        return self.dim
+    def summed(self, state: State) -> State:
+        """Returns about what a state adds up to over all later rounds, as if the mean map acted alone."""
+        return state
 
     def enter(self, start) -> Any:
-        return self.begin(np.append(start, 1.0))
+        return self.begin(start)
 
     def step(self, state) -> Any:
         return self._after(state)
 
     def seen(self, state):
-        return self._moments(state)
-
-    @property
-    def quick(self):
-        return self._matrix is not None
+        return self.shown(self.total(self.moments(state)))
 
     def errors(self, start, rounds):
         if rounds <= (FOLLOWED if self._matrix is not None else KRYLOV) or not self.mean_square_radius().value < 1:
             return super().errors(start, rounds)
-        # The path to the stationary state in the space spanned by the first rounds, which contains the slow modes.
-        still = self._still
-        away = self.begin(np.append(start, 1.0)) - still
-        basis, reduced, size = arnoldi(lambda x: self._after(x.reshape(still.shape)).ravel(), away.ravel(), KRYLOV)
-        shown = np.array([self._trace(vector.reshape(still.shape)) for vector in basis])
-        left, errors = size * np.eye(len(reduced))[0], []
+        state = self.step(self.enter(start))
+        return np.append(super().errors(start, 0), self._extrapolated(state, rounds - 1))
+
+    def _extrapolated(self, state: Any, rounds: int) -> np.ndarray:
+        """Returns the errors of a path to the stationary state in the space spanned by its first rounds, which contains
+        the slow modes."""
+        still, shapes = _packed(self.still), [x.shape for x in self.still]
+        away = _packed(self.moments(state)) - still
+        basis, reduced, size = arnoldi(lambda x: _packed(self._after(_unpacked(x, shapes))), away, KRYLOV)
+        shown = np.array([self.square(_unpacked(vector, shapes)) for vector in basis])
+        left, errors, floor = size * np.eye(len(reduced))[0], [], self.square(self.still)
         for _ in range(rounds + 1):
-            errors.append(self._trace(still) + shown @ left)
+            errors.append(floor + shown @ left)
             left = reduced @ left
         return np.array(errors)
 
-    def _trace(self, blocks: np.ndarray) -> float:
-        return float(np.trace(self.total(blocks)[:-1, :-1]))
+    def moments(self, state: Any) -> State:
+        """Returns the moments in a state of a run."""
+        return state
+
+    def square(self, state: State) -> float:
+        """Returns the mean-square error."""
+        return float(np.trace(self.shown(self.total(state)).second))
 
     def stationary(self):
-        require_stable(self.mean_square_radius().value, self.name, mean_square=True)
+        if not (value := self.mean_square_radius().value) < 1:
+            require_stable(self.mean_radius(), self.name)
+            require_stable(value, self.name, mean_square=True)
         return self.settled()
 
     def settled(self) -> Moments:
         """Returns the moments that a round does not change: those of the long run, unless the mean square grows."""
-        found = self._moments(self._still)
+        found = self.shown(self.total(self.still))
         if found.square < 0:  # impossible for moments
             require_stable(self.mean_square_radius().value, self.name, mean_square=True)
         return found
 
     @functools.cached_property
-    def _still(self) -> np.ndarray:
-        """Returns the state that a round does not change."""
-        base = self.begin(np.eye(self.dim + 1)[-1], stationary=True)
-        return base + self.added_up(self._after(base) - base)
+    def still(self) -> State:
+        """The state that a round does not change."""
+        base = self.base
+        change = tuple(after - before for after, before in zip(self._after(base), base, strict=True))
+        return tuple(x + y for x, y in zip(base, self.added_up(change), strict=True))
 
-    def added_up(self, blocks: np.ndarray, tolerance: float = TOLERANCE) -> np.ndarray:
-        """Returns what blocks that are added in every round add up to; that of the constant does not count."""
-        base = self.begin(np.eye(self.dim + 1)[-1], stationary=True)
-        found, unknown = np.zeros(base.shape), _entries(base, lambda i, j: i < self.dim)
-        found[unknown] = fixed_point(self._part(unknown), blocks[unknown], self._nearly(base, unknown), tolerance)
-        return _mirrored(found)
+    @functools.cached_property
+    def base(self) -> State:
+        """A state at the root, with stationary chains."""
+        return self.begin(np.zeros(self.dim), stationary=True)
 
-    def _nearly(self, base: np.ndarray, entries: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-        r"""Returns the sum of all later rounds as if chains were stationary and the mean map $A$ acted alone.
+    @property
+    @abc.abstractmethod
+    def dim(self) -> int:
+        """The number of parameters."""
 
-        Total moments become $\sum_k A^k Y (A^k)^T = \prod_j (1 + A^{2^j} \otimes A^{2^j})\, Y$. What is missing, noise
-        and correlations, is small in one round and large over all of them, so that solving for the rest takes few
-        iterations where the step size is small.
-        """
+    accuracy: tuple[float, float] = TOLERANCE, DIGITS
+    """The relative accuracies of the long run and of radii."""
+
+    def added_up(self, state: State, tolerance: float | None = None) -> State:
+        """Returns what a state that is added in every round, without a constant, adds up to."""
+        unknown = self._entries(lambda i, j, n: i < n - 1)
+        added = self._flat(state, unknown)
         if self._matrix is not None:
-            return lambda values: values
-        weights, A, powers = base[:, -1:, -1:], self._mean_map, []
-        while NEGLIGIBLE < np.abs(A).max() < HUGE and len(powers) < DOUBLINGS:
-            powers.append(_bordered(A))
-            A = A @ A
-        if not np.abs(A).max() <= NEGLIGIBLE:  # the mean does not settle, or not in a foreseeable number of rounds
-            return lambda values: values
+            return self._whole(fixed_point(self._part(unknown), added), unknown)
 
-        def summed(values: np.ndarray) -> np.ndarray:
-            blocks = np.zeros(entries.shape)
-            blocks[entries] = values
-            blocks = _mirrored(blocks)
-            Y = total = self.total(blocks)
-            for power in powers:
-                Y = Y + power @ Y @ power.T
-            return (blocks + weights * (Y - total))[entries]
+        def nearly(values: np.ndarray) -> np.ndarray:
+            return self._flat(self.summed(self._whole(values, unknown)), unknown)
 
-        return summed
+        return self._whole(fixed_point(self._map(unknown), added, nearly, tolerance or self.accuracy[0]), unknown)
 
     @functools.cached_property
-    def _mean_map(self) -> np.ndarray:
-        """The map of the mean over a round of chains that are stationary before it."""
-        N = self.dim + 1
-        weights = self.begin(np.eye(N)[-1], stationary=True)[:, -1:, -1:]
-        means = [np.outer(unit, np.eye(N)[-1]) for unit in np.eye(N)[:-1]]
-        return np.stack([self.total(self.round(weights * (Y + Y.T)))[:-1, -1] for Y in means], axis=1)
+    def square_radius(self) -> float:
+        """The factor of second moments per round."""
+        entries = self._entries(lambda i, j, n: j < min(self.growing, n - 1))
+        if self._matrix is not None:
+            return radius(self._part(entries))
 
-    @functools.cached_property
-    def _square_radius(self) -> float:
-        base = self.begin(np.eye(self.dim + 1)[-1], stationary=True)
-        entries, near = _entries(base, lambda i, j: j < self.free), None
-        if self._matrix is None:
-            near = (base[:, -1:, -1:] * np.pad(slowest_square(self._mean_map), (0, 1)))[entries]
-        return radius(self._part(entries), near)
+        def nearly(values: np.ndarray) -> np.ndarray:
+            return self._flat(self.summed(self._whole(values[0], entries)), entries)[None]
+
+        map, starts = self._map(entries), [self._flat(state, entries)[None] for state in self.starts()]
+        least = 4 if self.accuracy[1] == DIGITS else 0
+        found = growth(lambda values: (map @ values[0])[None], starts, nearly, self.accuracy[1], least)
+        return radius(map) if found is None else float(found[0])
+
+    @abc.abstractmethod
+    def starts(self) -> list[State]:
+        """Returns positive states in which the mode that grows fastest has a part."""
 
     def mean_square_radius(self) -> Radius:
-        return Radius(self._square_radius, "exact")
+        return Radius(self.square_radius, "exact")
 
     def mean_radius(self):
-        base = self.begin(np.zeros(self.dim + 1))
-        return radius(self._part(_entries(base, lambda i, j: (i < self.dim) & (j == self.dim))))
+        entries = self._entries(lambda i, j, n: (i < min(self.growing, n - 1)) & (j == n - 1))
+        return radius(self._map(entries) if self._matrix is None else self._part(entries))
+
+    def _map(self, entries: np.ndarray) -> LinearOperator:
+        """Returns a round as a map of some entries, which form a closed system."""
+
+        def after(values: np.ndarray) -> np.ndarray:
+            return self._flat(self.round(self._whole(values, entries)), entries)
+
+        return LinearOperator((int(entries.sum()),) * 2, matvec=after, dtype=np.float64)  # pyright: ignore[reportCallIssue]
+
+    def _whole(self, values: np.ndarray, entries: np.ndarray) -> State:
+        """Returns the symmetric state with these entries on and above the diagonal."""
+        found = np.zeros(len(entries))
+        found[entries] = np.ravel(values)
+        return self._mirrored(_unpacked(found, [x.shape for x in self.base]))
+
+    def _flat(self, state: State, entries: np.ndarray) -> np.ndarray:
+        return _packed(state)[entries]
+
+    def _entries(self, which: Callable) -> np.ndarray:
+        """Returns the positions in a packed state of the entries `(i, j)` with $i \\le j$ for which `which` holds."""
+        found = []
+        for x in self.base:
+            i, j = np.ogrid[: x.shape[-2], : x.shape[-1]]
+            found.append(np.broadcast_to((i <= j) & which(i, j, x.shape[-1]), x.shape).ravel())
+        return np.concatenate(found)
+
+    def _mirrored(self, state: State) -> State:
+        """Returns symmetric moments, from those that are zero below the diagonal."""
+        return tuple(x + np.tril(x.swapaxes(-1, -2), -1) for x in state)
 
     @functools.cached_property
     def _matrix(self) -> np.ndarray | None:
-        """Returns the matrix of a round on flattened states; None if it is large."""
-        shape = self.begin(np.zeros(self.dim + 1)).shape
-        size = int(np.prod(shape))
-        if size > DENSE:
+        """The matrix of a round on packed states, which are zero below the diagonal; None if it is large."""
+        shapes = [x.shape for x in self.base]
+        above = self._entries(lambda i, j, n: i <= j)
+        count = int(above.sum())
+        if count > DENSE:
             return None
-        above = np.triu(np.ones(shape, bool))  # moments are symmetric
-        units = np.eye(size)[above.ravel()].reshape(-1, *shape)
-        units = (units + units.swapaxes(-1, -2)) / 2
-        parts = np.split(units, range(CHUNK, len(units), CHUNK))
-        found = np.empty((size, size))
-        found[above.ravel()] = np.concatenate([self.round(part).reshape(-1, size) for part in parts])
-        mirror = np.arange(size).reshape(shape).swapaxes(-1, -2).ravel()
-        found[~above.ravel()] = found[mirror][~above.ravel()]
-        return found.T
+        units = np.zeros((count, len(above)))
+        units[:, above] = np.eye(count)
+        after = self.round(self._mirrored(_unpacked(units, shapes)))
+        found = np.zeros((len(above), len(above)))
+        found[:, above] = _packed(after, 1).T
+        return found
 
-    def _after(self, blocks: np.ndarray) -> np.ndarray:
-        if self._matrix is not None:
-            return (self._matrix @ blocks.ravel()).reshape(blocks.shape)
-        return self.round((blocks + blocks.swapaxes(-1, -2)) / 2)  # asymmetry due to rounding could grow
+    def _after(self, state: State) -> State:
+        state = _symmetric(state)  # asymmetry due to rounding could grow
+        if self._matrix is None:
+            return self.round(state)
+        shapes = [x.shape for x in state]
+        values = _packed(state) * self._above
+        return _unpacked(self._matrix @ values, shapes)
+
+    @functools.cached_property
+    def _above(self) -> np.ndarray:
+        return self._entries(lambda i, j, n: i <= j).astype(float)
 
     def _part(self, entries: np.ndarray) -> Part:
-        """Returns the map restricted to some entries on or above the diagonal, which have equal ones below."""
-        if self._matrix is not None:
-            places, twice = np.flatnonzero(entries), 2 - np.broadcast_to(np.eye(entries.shape[-1]), entries.shape)
-            return self._matrix[np.ix_(places, places)] * twice[entries]
-
-        def after(values: np.ndarray) -> np.ndarray:
-            blocks = np.zeros(entries.shape)
-            blocks[entries] = values
-            return self.round(_mirrored(blocks))[entries]
-
-        return LinearOperator((entries.sum(),) * 2, matvec=lambda x: after(np.ravel(x)), dtype=np.float64)  # pyright: ignore[reportCallIssue]
-
-    def _moments(self, blocks: np.ndarray) -> Moments:
-        total = self.total(blocks)
-        mean = total[:-1, -1]
-        return Moments(mean, total[:-1, :-1] - np.outer(mean, mean))
+        """Returns the matrix restricted to some entries on or above the diagonal."""
+        assert self._matrix is not None
+        return self._matrix[np.ix_(entries, entries)]
 
 
-def _bordered(A: np.ndarray) -> np.ndarray:
-    """Returns the map of $(e, 1)$ that is `A` on $e$."""
-    return np.pad(A, ((0, 1), (0, 1))) + np.diag(np.eye(len(A) + 1)[-1])
+def _symmetric(state: State) -> State:
+    return tuple((x + x.swapaxes(-1, -2)) / 2 for x in state)
 
 
-def _entries(blocks: np.ndarray, which: Callable) -> np.ndarray:
-    """Returns the positions in the blocks of the entries `(i, j)` on or above the diagonal for which `which` holds."""
-    i, j = np.ogrid[: blocks.shape[-2], : blocks.shape[-1]]
-    return np.broadcast_to((i <= j) & which(i, j), blocks.shape)
+def _packed(state: State, lead: int = 0) -> np.ndarray:
+    """Returns all entries of a state in one row, after some leading axes."""
+    return np.concatenate([x.reshape(*x.shape[:lead], -1) for x in state], axis=-1)
 
 
-def _mirrored(blocks: np.ndarray) -> np.ndarray:
-    """Returns symmetric blocks, from those that are zero below the diagonal."""
-    return blocks + np.tril(blocks.swapaxes(-1, -2), -1)
+def _unpacked(values: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> State:
+    sizes = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
+    parts = np.split(values, sizes, axis=-1)
+    return tuple(x.reshape(*values.shape[:-1], *shape) for x, shape in zip(parts, shapes, strict=True))

@@ -12,15 +12,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
-from .federation import Exchanged, Federation
-from .sites import SitesLaw
+from ..._linear import transpose
+from .exchanges import Exchange
+from .federation import Federation
+from .levels import SitesLaw
 
 
 class _Round(NamedTuple):
     """The contributions of one agent, and the transition probabilities of the occupancies."""
 
+    L: np.ndarray
+    """The map of $(x, 1)$ without contributions."""
+    noise: np.ndarray
     mean: np.ndarray
-    """$E[B 1\\{t\\} | s]$, `(S, S, N + 1, N + 1)`."""
+    """$E[B 1\\{t\\} | s]$, `(S, S, N, N)`."""
     square: np.ndarray
     """The maps $Y \\mapsto E[B Y B^T 1\\{t\\} | s]$ on flat matrices."""
     everyone: np.ndarray
@@ -39,58 +44,73 @@ class OccupancyLaw(SitesLaw):
     def __init__(self, federation: Federation):
         super().__init__(federation)
         self.occupancies = _occupancies(federation.num_agents, federation.num_states)
-        self._rounds = {id(steps): self._of(*steps) for steps in federation.rounds}
+        self._rounds = [self._of(*role.exchanges) for role, *_ in federation.rounds]
 
     @staticmethod
     def number(federation: Federation) -> float:
         """Returns the number of occupancies; infinity if agents differ, or a round depends on more than them."""
         M, S = federation.num_agents, federation.num_states
-        equal = federation.forgets and not federation.kinds.any()
+        alone = all(len(roles[0].exchanges) == len(roles) == 1 for roles in federation.rounds)
+        alone = alone and not federation.remembers and federation.pieces.kernel is None
+        equal = alone and federation.starts_alike and not federation.kinds.any() and federation.chosen is None
         return scipy.special.comb(M + S - 1, S - 1) if equal else np.inf
 
-    def _of(self, step: Exchanged) -> _Round:
-        M, S, n, share = self.federation.num_agents, self.federation.num_states, self.occupancies, step.share(0)
-        N = self.dim + 1
-        begun, units = np.eye(S)[:, :, None, None], np.eye(N * N).reshape(-1, 1, N, N)
-        units = (units + units.swapaxes(-1, -2)) / 2
-        square = np.moveaxis(share.squared(begun[:, None] * units), 1, 2).reshape(S, S, N * N, N * N)
-        moves = [_moves(share.kernel, M - gone) for gone in range(min(M, 2) + 1)]
+    def _of(self, exchange: Exchange) -> _Round:
+        M, S, n, N = self.federation.num_agents, self.federation.num_states, self.occupancies, exchange.n + 1
+        share, begun = exchange.share(np.array([0])), np.eye(S)[:, None, :, None, None]
+        mean = share.first(begun * np.eye(N))[:, 0]
+        units = np.eye(N * N).reshape(-1, 1, 1, 1, N, N)
+        units = begun * (units + transpose(units)) / 2
+        square = np.moveaxis(share.second(units, units[..., :0])[0][:, :, 0], 0, 2).reshape(S, S, N * N, N * N)
+        moves = [_moves(exchange.kernel[0], M - gone) for gone in range(min(M, 2) + 1)]
         ways, two = list(itertools.product(range(S), repeat=2)), {}
         for (s, r), (t, u) in itertools.product(ways, ways) if M > 1 else ():
             pairs = n[:, s] * (n[:, r] - (s == r))
             two[s, r, t, u] = pairs[:, None] * _without(moves[2], M, (s, r), (t, u), S)
         one = {(s, t): n[:, s, None] * _without(moves[1], M, (s,), (t,), S) for s, t in ways}
-        return _Round(share.crossed(begun * np.eye(N)), square, moves[0], one, two)
-
-    @property
-    def work(self):
-        every = sum((1 + len(round.one) + len(round.two)) * round.everyone.size for round in self._rounds.values())
-        return every * (self.dim + 1) ** 2
+        L = np.pad(np.kron(exchange.frame.keep, np.eye(self.dim)), (0, 1))
+        L[-1, -1] = 1
+        return _Round(L, np.pad(exchange.noise, (0, 1)), mean, square, moves[0], one, two)
 
     def begin(self, start, *, stationary=False):
-        start, outcomes = self.lifted(start), self.federation.outcomes
-        law = (outcomes.stationary if stationary else outcomes.start)[0]
+        agents, x = self.federation.agents, np.append(self.federation.start @ start, 1.0)
+        law = (agents.pi if stationary else agents.start)[0]
         chances = scipy.stats.multinomial.pmf(self.occupancies, self.federation.num_agents, law)
-        return chances[:, None, None] * np.outer(start, start)
+        return (chances[:, None, None] * np.outer(x, x),)
 
-    def exchange(self, steps, blocks):
-        (step,), known, shape = steps, self._rounds[id(steps)], blocks.shape
+    def round(self, state):
+        (blocks,), after = state, np.zeros(())
+        for chance, known in zip(self.federation.pieces.chances, self._rounds, strict=True):
+            after = after + chance * self._after_one(known, blocks)
+        return (after,)
+
+    def _after_one(self, known: _Round, blocks: np.ndarray) -> np.ndarray:
+        shape = blocks.shape
 
         def moved(matrix, Y):
             return np.einsum("mn,...mab->...nab", matrix, Y)
 
-        found = moved(known.everyone, step.L @ blocks @ step.L.T + blocks[..., -1:, -1:] * step.noise)
+        found = moved(known.everyone, known.L @ blocks @ known.L.T + blocks[..., -1:, -1:] * known.noise)
         for (s, t), matrix in known.one.items():
             Y = moved(matrix, blocks)
-            cross = known.mean[s, t] @ Y @ step.L.T
+            cross = known.mean[s, t] @ Y @ known.L.T
             square = (Y.reshape(*shape[:-2], -1) @ known.square[s, t]).reshape(shape)
-            found = found + cross + np.swapaxes(cross, -1, -2) + square
+            found = found + cross + transpose(cross) + square
         for (s, r, t, u), matrix in known.two.items():
             found = found + known.mean[s, t] @ moved(matrix, blocks) @ known.mean[r, u].T
         return found
 
-    def total(self, blocks):
-        return blocks.sum(-3)
+    def total(self, state):
+        return state[0].sum(-3)
+
+    def starts(self):
+        return [(self.base[0][..., -1:, -1:] * X,) for X in self.beginnings()]
+
+    def summed(self, state):
+        if not self.settles:
+            return state
+        total = self.total(state)
+        return (state[0] + self.base[0][..., -1:, -1:] * (self.later(total) - total),)
 
 
 def _occupancies(number: int, states: int) -> np.ndarray:

@@ -16,11 +16,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
 from jax.flatten_util import ravel_pytree
+from scipy.linalg import block_diag
 
 from ... import tree
 from ..._types import precision
@@ -28,10 +30,19 @@ from ...algorithms import AbstractAlgorithm, AbstractSchedule, Replies, Round
 from ...algorithms.base import split
 from ...problems import AbstractAgent
 from ...sources import Silent
-from ..maps.joint import floats, whole
-from ..maps.rounds import LocalRule, local_rule
-from ..stability import step_of, with_step
-from .draws import MOST_DRAWS, AbstractExchange, OwnDraws, Script, Scripted, joint_outcomes, telling
+from ..rule import LocalRule, local_rule
+from ..steps import step_of, with_step
+from .draws import (
+    MOST_DRAWS,
+    AbstractExchange,
+    Outcome,
+    Outcomes,
+    OwnDraws,
+    Script,
+    Scripted,
+    outcomes_of,
+    telling,
+)
 from .moments import NotDerivedError
 from .rows import Program
 
@@ -101,6 +112,17 @@ class Step(NamedTuple):
     """The factors of standard normal noise that the server adds, `(p, m)`."""
 
 
+class Absence(NamedTuple):
+    """What agents do in a round if they are absent, and how often they are present."""
+
+    parts: tuple[tuple[tuple[Part, ...], ...], ...]
+    """For each exchange the ways of each agent."""
+    present: np.ndarray
+    """Each agent's probability to be present."""
+    number: int | None
+    """How many agents are present, if that is certain; otherwise agents are present independently of each other."""
+
+
 class Pieces(NamedTuple):
     """The exchanges of a round, for each outcome of what is drawn, as maps of deviations from a run at the root."""
 
@@ -108,8 +130,14 @@ class Pieces(NamedTuple):
     """The exchanges of a round, for each outcome."""
     chances: np.ndarray
     """The probabilities of the outcomes."""
+    kernel: np.ndarray | None
+    """The probabilities of outcomes given that of the round before; None if they do not depend on it."""
     first: tuple[tuple[Step, ...], ...]
-    """The same for the first round of a run."""
+    """The same as `rounds` for the first round of a run."""
+    absences: tuple[Absence | None, ...]
+    """For each outcome, what agents do that are absent; None if the exchanges say what each agent does."""
+    codes: tuple[Any, ...]
+    """The codecs of what agents code."""
     server: np.ndarray
     """The server's state at the start, per unit of the initial error, `(p,)`."""
     memory: np.ndarray
@@ -120,6 +148,53 @@ class Pieces(NamedTuple):
     step_size: Any
     """The step size of the method; None if it has no single one."""
 
+    def remembering(self, basis: np.ndarray) -> "Pieces":
+        """Returns the pieces of a method whose agents remember combinations of what they do, the columns of a basis."""
+        known: dict[int, Part] = {}
+
+        def reduced(part: Part) -> Part:
+            if id(part) not in known:
+                m, n = part.begin.shape[1] - len(basis), len(part.end) - len(basis)
+                begin = np.concatenate([part.begin[:, :m], part.begin[:, m:] @ basis], axis=1)
+                end = np.concatenate([part.end[:n], basis.T @ part.end[n:]])
+                known[id(part)] = part._replace(begin=begin, end=end)
+            return known[id(part)]
+
+        def of(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+            return tuple(step._replace(parts=tuple(tuple(map(reduced, x)) for x in step.parts)) for step in steps)
+
+        same = all(a is b for a, b in zip(self.rounds, self.first, strict=True))
+        rounds = tuple(map(of, self.rounds))
+        return self._replace(
+            rounds=rounds, first=rounds if same else tuple(map(of, self.first)), memory=basis.T @ self.memory
+        )
+
+    def beside(self, part: float) -> "Pieces":
+        """Returns the pieces of a method whose server also has a running mean of the parameter, which it shows.
+
+        After a round the mean moves by this part of the way to the parameter.
+        """
+        one, mix = np.ones((1, 1)), np.eye(len(self.show) + 1)
+        mix[0] = np.append(1 - part, part * self.show)
+
+        def extended(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+            found = []
+            for k, step in enumerate(steps):
+                after = mix if k == len(steps) - 1 else np.eye(len(mix))
+                send, row = np.pad(step.send, ((0, 0), (0, 0), (1, 0))), ((0, 0), (1, 0), (0, 0))
+                keep, gather = after @ np.asarray(block_diag(one, step.keep)), after @ np.pad(step.gather, row)
+                noise = after @ np.pad(step.noise, row[1:])
+                found.append(step._replace(send=send, keep=keep, gather=gather, noise=noise))
+            return tuple(found)
+
+        known: dict[int, tuple[Step, ...]] = {}
+        rounds, first = (
+            tuple(known.setdefault(id(steps), extended(steps)) for steps in every)
+            for every in (self.rounds, self.first)
+        )
+        server, show = np.append(1.0, self.server), np.eye(len(mix))[0]
+        return self._replace(rounds=rounds, first=first, server=server, show=show)
+
 
 class _Probe(AbstractAgent):
     """An agent whose operator returns prescribed values and records where it was called."""
@@ -127,22 +202,23 @@ class _Probe(AbstractAgent):
     values: Any
     seen: list
     shift: Any
-    """The number of the first observation, which methods must not look at."""
+    """The number of the first observation, which methods must not look at; None if all operators are mean ones."""
 
     affine: ClassVar[bool] = True
 
     def operator(self, theta, o, /):
-        return self._answer(theta, o - self.shift)
+        return self.answer(theta, MEAN if self.shift is None else o - self.shift)
 
     def mean_operator(self, theta, /):
-        return self._answer(theta, MEAN)
+        return self.answer(theta, MEAN)
 
-    def _answer(self, theta, place):
+    def answer(self, theta, place):
+        """Records a call and returns the prescribed value."""
         if type(theta).__name__ != "BatchTracer":  # which JAX does not export
             return self._recorded(theta, place)
         # A method that maps a function over copies of itself calls the operator once for each of them.
         answer = custom_vmap(lambda theta: jnp.zeros_like(theta))
-        answer.def_vmap(lambda size, _, every: (jnp.stack([self._answer(every[k], place) for k in range(size)]), True))
+        answer.def_vmap(lambda size, _, every: (jnp.stack([self.answer(every[k], place) for k in range(size)]), True))
         return answer(theta)
 
     def _recorded(self, theta, place):
@@ -173,34 +249,61 @@ class _Method(NamedTuple):
     chances: np.ndarray
     watched: tuple[tuple["_Watched", ...], ...]
     """The exchanges of a round, for each outcome of the coin."""
-    sets: tuple[tuple[float, np.ndarray], ...]
-    """The probabilities and outcomes of draws that matter in several exchanges."""
-    ways: tuple[tuple[OwnDraws, ...], ...]
-    """The ways through each exchange."""
+    drawn: Outcomes
+    """The outcomes of what is drawn, and the ways through each exchange."""
+    codes: tuple[Any, ...]
     alike: bool
     """Whether the first round is like the others."""
     server: np.ndarray
     memory: np.ndarray
     show: np.ndarray
 
-    def rounds(self, given: list, index: int) -> tuple[tuple[Step, ...], ...]:
-        """Returns the exchanges of a round as matrices, for every outcome."""
+    def rounds(self, given: list, index: int) -> tuple[tuple[tuple[Step, ...], ...], tuple[Absence | None, ...]]:
+        """Returns the exchanges of a round as matrices, for every outcome, and what absent agents do."""
         known: dict[Any, Part] = {}
-        return tuple(self._round(exchanges, given, drawn, index, known) for exchanges, drawn in self.outcomes())
+        found = [self._with_roles(exchanges, given, outcome, index, known) for exchanges, outcome in self.outcomes()]
+        steps, absences = zip(*found, strict=True)
+        return steps, absences
 
-    def outcomes(self) -> "list[tuple[tuple[_Watched, ...], np.ndarray]]":
-        return [(exchanges, drawn) for exchanges in self.watched for _, drawn in self.sets]
+    def _with_roles(
+        self, exchanges: "tuple[_Watched, ...]", given: list, outcome: Outcome, index: int, known: dict[Any, Part]
+    ) -> tuple[tuple[Step, ...], Absence | None]:
+        example = self._round(exchanges, given, outcome.drawn, index, known)
+        if outcome.present is None:
+            return example, None
+        here, away = (
+            self._round(
+                exchanges, given, np.where(np.arange(MOST_DRAWS)[:, None] == outcome.row, there, 0.0), index, known
+            )
+            for there in (1.0, 0.0)
+        )
+        steps = []
+        for one, all, none in zip(example, here, away, strict=True):
+            count = len(all.parts) if outcome.number is None else outcome.number
+            n = all.gather.shape[-1]
+            silent = not any(part.end[:n].any() for parts in none.parts for part in parts)
+            answering = [*range(count if silent else len(all.parts))]
+            gather = all.gather if outcome.number is None else np.repeat(one.gather[:1], len(one.gather), axis=0)
+            same = _near(one.gather[answering], gather[answering])
+            same = same and (outcome.number is not None or _near(one.keep, all.keep))
+            if not same or not (silent or [*map(id, _flattened(all))] == [*map(id, _flattened(none))]):
+                raise NotDerivedError(f"What a round of {exchanges[0].name} draws has very many outcomes.")
+            steps.append(all._replace(gather=gather, keep=one.keep, noise=one.noise))
+        return tuple(steps), Absence(tuple(step.parts for step in away), outcome.present, outcome.number)
+
+    def outcomes(self) -> "list[tuple[tuple[_Watched, ...], Outcome]]":
+        return [(exchanges, outcome) for exchanges in self.watched for outcome in self.drawn.every]
 
     def raw(self, exchanges: "tuple[_Watched, ...]", given: list, drawn: np.ndarray, index: int) -> list[list[Step]]:
         """Returns every exchange with every way through it."""
-        both = zip(exchanges, self.ways, strict=True)
+        both = zip(exchanges, self.drawn.ways, strict=True)
         return [[exchange.step(telling(given, drawn, way), index) for way in ways] for exchange, ways in both]
 
     def _round(
         self, exchanges: "tuple[_Watched, ...]", given: list, drawn: np.ndarray, index: int, known: dict[Any, Part]
     ) -> tuple[Step, ...]:
         found = []
-        for steps, ways in zip(self.raw(exchanges, given, drawn, index), self.ways, strict=True):
+        for steps, ways in zip(self.raw(exchanges, given, drawn, index), self.drawn.ways, strict=True):
             found.append(_merged(steps, ways, exchanges[0].name, known))
         return tuple(found)
 
@@ -229,6 +332,10 @@ def _merged(steps: list[Step], ways: Sequence[OwnDraws], name: str, known: dict[
 
 def _frame(step: Step) -> tuple[np.ndarray, ...]:
     return step.send, step.keep, step.gather, step.noise
+
+
+def _flattened(step: Step) -> list[Part]:
+    return [part for parts in step.parts for part in parts]
 
 
 def _interned(part: Part, known: dict[Any, Part]) -> Part:
@@ -260,7 +367,7 @@ def pieces_of_rule(rule: LocalRule, num_agents: int) -> Pieces:
     if kappa == 0 or H == 1:
         steps = [Call(k, np.ones(1), one, np.array([eta]), 0) for k in range(H)]
         rounds = ((exchange(one, one, steps, one, (1 - alpha) * one, alpha / M * one),),)
-        return Pieces(rounds, np.ones(1), rounds, np.ones(1), np.zeros(0), np.ones(1), H, eta)
+        return Pieces(rounds, np.ones(1), None, rounds, (None,), (), np.ones(1), np.zeros(0), np.ones(1), H, eta)
     # The server has theta and g_bar, an agent its first operator g, and in the second exchange y and kappa (g_bar - g).
     first = [Call(0, np.ones(1), 0 * one, np.ones(1), 0)]
     asked = exchange([[1, 0]], [[1.0, 0.0]], first, [[1.0], [1.0]], np.diag([1.0, 0.0]), [[0], [1 / M]])
@@ -269,24 +376,27 @@ def pieces_of_rule(rule: LocalRule, num_agents: int) -> Pieces:
     steps = [step._replace(place=k) for k in range(1, H)]
     moved = exchange(np.eye(2), begin, steps, [[1.0, 0.0], [0.0, 0.0]], np.diag([1 - alpha, 0.0]), [[alpha / M], [0]])
     rounds, start = ((asked, moved),), np.array([1.0, 0.0])
-    return Pieces(rounds, np.ones(1), rounds, start, np.zeros(1), start, H, eta)
+    return Pieces(rounds, np.ones(1), None, rounds, (None,), (), start, np.zeros(1), start, H, eta)
 
 
 _known: dict[Any, _Method] = {}
 
 
-def derive(algorithm: AbstractAlgorithm, num_agents: int, dim: int, before: float | None = None) -> Pieces:
+def derive(
+    algorithm: AbstractAlgorithm, num_agents: int, dim: int, before: float | None = None, *, observed: bool = True
+) -> Pieces:
     """Returns the pieces of an algorithm; raises `NotDerivedError` if its rounds are unlike, not affine, or random.
 
     What a method draws through the methods of its `Round` may be random. All this is checked once for all step sizes.
-    If step sizes change, `before` is that of the previous round, which methods with memory may use.
+    If step sizes change, `before` is that of the previous round, which methods with memory may use. If operators are
+    not `observed`, all of them are mean operators.
     """
     if before is not None:
         algorithm = with_step(algorithm, _Steps(step_of(algorithm), before))
     leaves, structure = jax.tree_util.tree_flatten_with_path(algorithm)
     own = ["step_size" in str(path[-1]) for path, _ in leaves]
     settings = [np.asarray(x).tobytes() for (_, x), step in zip(leaves, own, strict=True) if not step]
-    which = (structure, tuple(settings), num_agents, dim)
+    which = (structure, tuple(settings), num_agents, dim, observed)
     with precision():
         leaves = jax.tree.leaves(tree.to_device(algorithm, "float64"))
         given = [*(x for x, step in zip(leaves, own, strict=True) if step), np.zeros((MOST_DRAWS, num_agents))]
@@ -301,13 +411,13 @@ def derive(algorithm: AbstractAlgorithm, num_agents: int, dim: int, before: floa
         try:
             if which not in _known:
                 usual = [jnp.full_like(x, step) for x, step in zip(given[:-1], itertools.count(*USUAL))]
-                found = _watch(rebuilt, [*usual, given[-1]], num_agents, dim)
+                found = _watch(rebuilt, [*usual, given[-1]], num_agents, dim, observed)
                 if len(_known) >= REMEMBERED:
                     _known.pop(next(iter(_known)))
                 _known[which] = found
             method = _known[which]
-            rounds = method.rounds(given, LATER[0])
-            first = rounds if method.alike else method.rounds(given, 0)
+            rounds, absences = method.rounds(given, LATER[0])
+            first = rounds if method.alike else method.rounds(given, 0)[0]
         except NotDerivedError:
             raise
         except (TypeError, ValueError, IndexError, AttributeError, NotImplementedError) as error:
@@ -317,11 +427,15 @@ def derive(algorithm: AbstractAlgorithm, num_agents: int, dim: int, before: floa
                 f"A round of {type(algorithm).__name__} cannot run with prescribed values of the operator: {error}"
             ) from error
     shared = (method.server, method.memory, method.show)
-    chances = np.outer(method.chances, [chance for chance, _ in method.sets]).ravel()
-    return Pieces(rounds, chances, first, *shared, algorithm.block_length, step_of(algorithm))
+    chances = np.outer(method.chances, [outcome.chance for outcome in method.drawn.every]).ravel()
+    kernel = method.drawn.kernel
+    if kernel is not None:
+        kernel = np.kron(np.tile(method.chances, (len(method.chances), 1)), kernel)
+    length, step = algorithm.block_length, step_of(algorithm)
+    return Pieces(rounds, chances, kernel, first, absences, method.codes, *shared, length, step)
 
 
-def _watch(rebuilt: Callable, given: list, num_agents: int, dim: int) -> _Method:
+def _watch(rebuilt: Callable, given: list, num_agents: int, dim: int, observed: bool) -> _Method:
     """Traces the exchanges of a method, and checks that all its rounds are alike and affine."""
     algorithm = rebuilt(given)
     name = type(algorithm).__name__
@@ -338,27 +452,31 @@ def _watch(rebuilt: Callable, given: list, num_agents: int, dim: int) -> _Method
 
     def round(side: float) -> tuple[_Watched, ...]:
         numbers = range(len(algorithm.exchanges))
-        return tuple(_Watched(rebuilt, given, k, sizes, num_agents, side, dim, script) for k in numbers)
+        return tuple(_Watched(rebuilt, given, k, sizes, num_agents, side, dim, script, observed) for k in numbers)
 
     watched = {0.5: round(0.5)}
     edges = np.unique([0.0, 1.0, *script.coins])
     sides = (edges[:-1] + edges[1:]) / 2
     watched |= {side: round(side) for side in sides if side not in watched}
     chosen = tuple(watched[side] for side in sides)
-    sets, ways = joint_outcomes(chosen[0], script, given, num_agents, name)
-    method = _Method(sides, np.diff(edges), chosen, sets, ways, True, server, memory, show[:, 0])
+    drawn, codes = outcomes_of(chosen[0], script, given, num_agents, name), tuple(script.codes.values())
+    method = _Method(sides, np.diff(edges), chosen, drawn, codes, True, server, memory, show[:, 0])
     alike = True
-    for exchanges, drawn in method.outcomes():
-        every = zip(exchanges, ways, method.raw(exchanges, given, drawn, LATER[0]), strict=True)
+    for exchanges, outcome in method.outcomes():
+        every = zip(exchanges, drawn.ways, method.raw(exchanges, given, outcome.drawn, LATER[0]), strict=True)
         for exchange, passed, steps in every:
             for way, step in zip(passed, steps, strict=True):
-                told = telling(given, drawn, way)
+                told = telling(given, outcome.drawn, way)
                 if not exchange.does(step, told, [LATER[0]] * KEYS):
-                    raise NotDerivedError(f"A round of {name} is random, or not affine with equal coefficients.")
+                    raise NotDerivedError(
+                        f"{name} draws random numbers in addition to the shared coin and those of its agents."
+                        if exchange.is_random(told)
+                        else f"A round of {name} is not an affine map of the state that it carries from round to round."
+                    )
                 if not exchange.does(step, told, LATER):
                     raise NotDerivedError(f"The rounds of {name} depend on the number of the round.")
                 alike = alike and exchange.does(step, told, [0])
-    for steps in method.rounds(given, LATER[0]):
+    for steps in method.rounds(given, LATER[0])[0]:
         method.check_rest(steps, name)
     return method._replace(alike=alike)
 
@@ -366,7 +484,12 @@ def _watch(rebuilt: Callable, given: list, num_agents: int, dim: int) -> _Method
 def _filled(algorithm: AbstractAlgorithm, which: int, values: Any, d: int) -> Any:
     """Returns the server's state (0) or an agent's memory (1) with these numbers."""
     numbers, rest = floats(algorithm.init(jnp.zeros(d))[which])
-    return whole(_flat(numbers)[1](values), rest)
+    return eqx.combine(_flat(numbers)[1](values), rest)
+
+
+def floats(state: Any) -> tuple[Any, Any]:
+    """Splits a state into its real numbers and the rest."""
+    return eqx.partition(state, eqx.is_inexact_array)
 
 
 def _flat(numbers: Any) -> tuple[Any, Callable]:
@@ -418,11 +541,12 @@ class _Watched(AbstractExchange):
         side: float,
         d: int,
         script: Script,
+        observed: bool,
     ):
         """`rebuilt` makes the algorithm with step sizes such as those in `given`, for a round of a given number."""
         algorithm = rebuilt(given)
         self.rebuilt, self.number, self.name = rebuilt, number, type(algorithm).__name__
-        self.num_agents, self.d, self.side, self.script = num_agents, d, side, script
+        self.num_agents, self.d, self.side, self.script, self.observed = num_agents, d, side, script, observed
         (self.p, self.q), zero, self.most = sizes, np.asarray(0), 4 * algorithm.block_length + 8
         self.send = _program(lambda *row: self._sent(*row)[0], given, np.zeros(self.p * d), zero, zero, zero)
         self.inputs = self.send.shapes[0][0] // d + self.q
@@ -452,7 +576,7 @@ class _Watched(AbstractExchange):
         own, deliver = split(send(_filled(algorithm, 0, w, self.d), self._shared(given, key, index)))
         numbers, rest = floats(deliver([jax.tree.map(lambda x: x[agent], entries) for entries in own]))
         flat, shape = _flat(numbers)
-        return flat, lambda x: whole(shape(x), rest)
+        return flat, lambda x: eqx.combine(shape(x), rest)
 
     def _local(self, given: list, values: Any, agent: Any, key: Any, index: Any) -> tuple[Any, ...]:
         """Returns the places of all calls, their points, the memory, the probabilities of draws, and the reply."""
@@ -460,8 +584,9 @@ class _Watched(AbstractExchange):
         local = algorithm.exchanges[self.number].local
         _, unflatten = self._sent(given, jnp.zeros(self.p * d), agent, key, index)
         message, memory, answers = jnp.split(values, [(self.inputs - q) * d, self.inputs * d])
-        probe, before = _Probe(Silent(), answers.reshape(-1, d), [], key), _filled(algorithm, 1, memory, d)
-        block = jnp.arange(algorithm.block_length) + key
+        shift = key if self.observed else None
+        probe, before = _Probe(Silent(), answers.reshape(-1, d), [], shift), _filled(algorithm, 1, memory, d)
+        block, self.script.probe = jnp.arange(algorithm.block_length) + key, probe
         reply, after = local(unflatten(message), before, probe, block, self._shared(given, key, index, agent))
         (reply, others), (after, counted) = floats(reply), floats(after)
         if jax.tree.leaves(others) or not _same(floats(before)[1], counted):
@@ -555,13 +680,24 @@ class _Watched(AbstractExchange):
         values, numbers = self._along(np.concatenate([units, tried])), np.r_[np.zeros(width + 1, int), agents]
         done = self.local(given, values, numbers, 0, index)
         found, told = self._across(done.results), done.told[width + 1 :]
-        rows = np.eye(p + M * n + self.noise + 1, p + M * n + self.noise)
-        w, replies, noise = np.split(rows, [p, p + M * n], axis=1)
-        told = np.broadcast_to(told, (len(rows), *told.shape))
-        w, replies, noise = (self._along(x) for x in (w, replies.reshape(-1, M, n), noise))
-        (after,) = _played(self.gather, given, *_rows(w, replies, told, self._noise(noise), 0, index))
-        after = self._across(after)
-        if sent[:, -1].any() or found[width].any() or after[-1].any():
+
+        def after(w: np.ndarray, replies: np.ndarray, noise: np.ndarray) -> np.ndarray:
+            given_all = np.broadcast_to(told, (len(w), *told.shape))
+            w, replies, noise = (self._along(x) for x in (w, replies, noise))
+            (found,) = _played(self.gather, given, *_rows(w, replies, given_all, self._noise(noise), 0, index))
+            return self._across(found)
+
+        w, own, noise = np.split(np.eye(p + n + self.noise + 1, p + n + self.noise), [p, p + n], axis=1)
+        replies = np.concatenate([own[:, None], np.zeros((len(own), M - 1, n))], axis=1)
+        after_units, random = after(w, replies, noise), rng.standard_normal((1, M, n))
+        first, nothing = after_units[p : p + n], (np.zeros((1, p)), np.zeros((1, self.noise)))
+        if _near(after(nothing[0], random, nothing[1]), random.sum(1) @ first):  # the server treats all agents alike
+            gather = np.repeat(first.T[None], M, axis=0)
+        else:
+            none = (np.zeros((M * n, x.shape[1])) for x in nothing)
+            every = after(next(none), np.eye(M * n).reshape(-1, M, n), next(none))
+            gather = np.moveaxis(every.reshape(M, n, p), 1, 2)
+        if sent[:, -1].any() or found[width].any() or after_units[-1].any():
             raise NotDerivedError(f"A round of {self.name} adds constants.")
         part = realise(found[:width].T, done.places[0].astype(int).tolist(), self.inputs)
         parts = [part] * M
@@ -569,9 +705,21 @@ class _Watched(AbstractExchange):
             if not _near(found[width + 1 + i], found[width + 1]):  # this agent does something else
                 own = self.local(given, self._along(units), np.full(len(units), i), 0, index)
                 parts[i] = realise(self._across(own.results)[:width].T, own.places[0].astype(int).tolist(), self.inputs)
-        gather = np.moveaxis(after[p : p + M * n].reshape(M, n, p), 1, 2)
         ways, send = tuple((part,) for part in parts), np.moveaxis(sent[:, :-1], 1, 2)
-        return Step(send, ways, after[:p].T, gather, after[p + M * n : -1].T)
+        return Step(send, ways, after_units[:p].T, gather, after_units[p + n : -1].T)
+
+    def is_random(self, given: list) -> bool:
+        """Returns whether agents or the server do other things with another key."""
+        values = np.random.default_rng(0).standard_normal((self.inputs + self.calls) * self.d)
+        done = self.local(given, np.tile(values, (KEYS, 1)), np.zeros(KEYS, int), np.arange(KEYS), LATER[0])
+        replies = np.tile(done.reply[:1], (KEYS, self.num_agents)).reshape(KEYS, self.num_agents, -1)
+        told = np.tile(done.told[:1], (KEYS, self.num_agents)).reshape(KEYS, self.num_agents, -1)
+        server = np.tile(values[:1], (KEYS, self.p * self.d))
+        rows = _rows(
+            server, replies, told, self._noise(np.zeros((KEYS, self.noise * self.d))), np.arange(KEYS), LATER[0]
+        )
+        (after,) = _played(self.gather, given, *rows)
+        return any(not _near(x, np.tile(x[:1], (KEYS, 1))) for x in (done.results, done.places, after))
 
     def _along(self, values: np.ndarray) -> np.ndarray:
         """Returns vectors with these first coordinates, flat, and with all others zero."""

@@ -1,6 +1,6 @@
 """Fixed points and spectral radii of linear maps, given as matrices or as functions of a vector."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -13,12 +13,16 @@ Part: TypeAlias = np.ndarray | LinearOperator
 
 RESTART, CYCLES = 150, 40
 TOLERANCE = 1e-12
+FALLS = 0.2
+"""The factor by which each step must reduce the residual, or the equations are solved by GMRES."""
 CLOSE = 1e-8
 """The largest relative residual that a solution may have."""
 DIGITS = 1e-9
 """The relative accuracy of spectral radii."""
-ASIDE = 1e-4
-"""The random part of a start near the slowest mode."""
+KNOWN = 1e-12
+"""The relative size of a new direction's part outside of a space below which it is rounding."""
+STEPS = 40
+"""The largest number of corrections in the search for the mode that grows fastest."""
 
 
 def fixed_point(
@@ -41,7 +45,17 @@ def fixed_point(
         return x - map @ x
 
     equations = LinearOperator((n, n), matvec=away, dtype=np.float64)  # pyright: ignore[reportCallIssue]
-    x, left, residual = np.zeros(n), added, np.inf
+    x, left, residual = np.zeros(n), added, np.abs(added).max(initial=0.0)
+    while residual > 0:  # as long as `nearly` is good enough
+        better = x + nearly(left)
+        rest = added + map @ better - better
+        before, residual = residual, np.abs(rest).max()
+        if not residual < FALLS * before:
+            break
+        x, left = better, rest
+        if residual <= tolerance * np.abs(added).max():
+            return x
+    residual = np.inf
     for _ in range(CYCLES):  # of which each starts from the true residual; rounding ends their progress
         better = x + nearly(gmres(equations, left, rtol=tolerance, atol=0.0, restart=RESTART, maxiter=1)[0])
         left = added + map @ better - better
@@ -93,20 +107,58 @@ def arnoldi(map: Callable[[np.ndarray], np.ndarray], start: np.ndarray, count: i
     return np.stack(basis), H[: len(basis), : len(basis)], size
 
 
-def radius(map: Part, near: np.ndarray | None = None, tolerance: float = DIGITS) -> float:
-    """Returns the spectral radius of a map, from all eigenvalues of a matrix or by Arnoldi iteration.
-
-    The iteration takes fewer steps if it starts `near` the slowest mode, or if the relative `tolerance` is larger; a
-    random part finds the mode wherever it is.
-    """
+def radius(map: Part) -> float:
+    """Returns the spectral radius of a map, from all eigenvalues or by Arnoldi iteration; infinite if it overflows."""
     if isinstance(map, np.ndarray):
         return spectral_radius(map)
-    n = map.shape[0]
-    start = np.random.default_rng(0).standard_normal(n)
-    if near is not None and (size := np.linalg.norm(near)) > 0:
-        start = near / size + ASIDE * start / np.linalg.norm(start)
+    start = np.random.default_rng(0).standard_normal(map.shape[0])
+    with np.errstate(over="ignore", invalid="ignore"):
+        if not np.isfinite(map @ start).all():
+            return np.inf
     try:
-        values = eigs(map, k=1, ncv=min(n, 24), v0=start, maxiter=1000, tol=tolerance, return_eigenvectors=False)  # pyright: ignore[reportArgumentType]
+        values = eigs(map, k=1, ncv=min(start.size, 24), v0=start, maxiter=1000, tol=DIGITS, return_eigenvectors=False)  # pyright: ignore[reportArgumentType]
     except ArpackNoConvergence:  # several eigenvalues of nearly the same modulus: compute a few of them
-        values = eigs(map, k=4, ncv=min(n, 80), v0=start, maxiter=5000, tol=tolerance, return_eigenvectors=False)  # pyright: ignore[reportArgumentType]
+        values = eigs(map, k=4, ncv=min(start.size, 80), v0=start, maxiter=5000, tol=DIGITS, return_eigenvectors=False)  # pyright: ignore[reportArgumentType]
     return float(np.abs(values).max())
+
+
+def growth(
+    map: Callable[[np.ndarray], np.ndarray],
+    starts: Sequence[np.ndarray],
+    nearly: Callable[[np.ndarray], np.ndarray],
+    tolerance: float = DIGITS,
+    least: int = 4,
+) -> np.ndarray | None:
+    """Returns the spectral radii of linear maps of rows that keep second moments positive (Davidson's method).
+
+    Such a radius is an eigenvalue. Its mode is sought in the space of some positive `starts`, `(rows, n)`, of the
+    corrections that `nearly` makes of residuals, which is as in `fixed_point`, and of the images of the last start,
+    which show modes that the corrections miss; at least this number of times. None if that takes very long.
+    """
+    basis = images = np.empty((len(starts[0]), 0, starts[0].shape[1]))
+    new, last = list(starts), starts[-1]
+    for step in range(STEPS):
+        for vector in new:
+            least_size = KNOWN * np.linalg.norm(vector, axis=1, keepdims=True)
+            for _ in range(2):  # two passes are sufficient against rounding
+                parts = basis @ vector[..., None]
+                vector = vector - (np.swapaxes(basis, 1, 2) @ parts)[..., 0]
+            sizes = np.linalg.norm(vector, axis=1, keepdims=True)
+            vector = np.where(sizes > least_size, vector, 0.0) / np.where(sizes > 0, sizes, 1.0)
+            last = map(vector)
+            basis = np.concatenate([basis, vector[:, None]], axis=1)
+            images = np.concatenate([images, last[:, None]], axis=1)
+        small = basis @ np.swapaxes(images, 1, 2)
+        if not np.isfinite(small).all():
+            return np.full(len(small), np.inf)
+        values, modes = np.linalg.eig(small)
+        which = np.argmax(np.real(values), axis=1)[:, None]  # others of the same modulus may be complex
+        value = np.real(np.take_along_axis(values, which, 1))
+        mode = np.real(np.take_along_axis(modes, which[:, None], 2))
+        rest = (np.swapaxes(images, 1, 2) @ mode)[..., 0] - value * (np.swapaxes(basis, 1, 2) @ mode)[..., 0]
+        close = np.linalg.norm(rest, axis=1) <= tolerance * value[:, 0] * np.linalg.norm(mode[..., 0], axis=1)
+        if step >= least and close.all():
+            return value[:, 0]
+        better = nearly(rest)
+        new = [better if np.isfinite(better).all() and not close.all() else rest, last]
+    return None

@@ -11,7 +11,7 @@ from ...algorithms import AbstractAlgorithm, AbstractSchedule, FedHSA, LocalSA
 from ...algorithms.schedules import corollary_step
 from ...problems import Problem
 from ...sources.finite import closed_classes
-from ..laws.finite import finite_law
+from ..laws.agents import finite_law
 from . import bounds
 from .constants import Constants
 from .constants import constants as compute

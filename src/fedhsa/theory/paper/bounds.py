@@ -27,7 +27,7 @@ import numpy as np
 from ... import _check
 from ..._linear import spectral_radius
 from ...algorithms import AbstractSchedule, FedHSA
-from ..maps.rounds import LocalRule
+from ..rule import LocalRule
 from .constants import Constants
 
 __all__ = [

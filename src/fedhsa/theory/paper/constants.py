@@ -12,7 +12,7 @@ from ..._types import SeedLike
 from ...problems import Problem
 from ...problems._roots import affine_roots
 from ...sources import IID, VAR1, Replay, Silent
-from ..laws.finite import check_exogenous, finite_law
+from ..laws.agents import check_exogenous, finite_law
 from ..laws.first_order import long_run_of_var
 from . import mixing
 from .extremes import AtRoot, agents_at_root, extremes, observations, sample

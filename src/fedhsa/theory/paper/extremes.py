@@ -22,7 +22,7 @@ from ..._types import SeedLike, precision
 from ...problems import AbstractAgent, Problem
 from ...problems.quadratic import QuadraticAgent
 from ...sources import Replay, Silent, Transition
-from ..laws.finite import chain_of, finite_law
+from ..laws.agents import finite_law, known_law
 
 CHUNK = 2**21
 """The number of numbers that are computed at a time."""
@@ -58,7 +58,7 @@ def observations(problem: Problem) -> Observations | None:
         S, independent, pairs = law.num_states, law.independent, law.pairs
 
         def possible(agent, row, column):
-            chain = chain_of(agent)
+            chain = known_law(agent).chain
             visited = chain.stationary[row] > NEVER if independent else True
             return visited & (chain.transition[row, column] > 0 if pairs else True)
 

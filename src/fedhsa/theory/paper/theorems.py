@@ -12,7 +12,7 @@ import numpy as np
 from ... import _check
 from ...algorithms import FedHSA
 from ...problems import Problem
-from ..maps.rounds import start_error
+from ..exact import start_error
 from . import bounds
 from .assumptions import FAILS, UNKNOWN, check
 from .constants import Constants

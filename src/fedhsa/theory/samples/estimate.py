@@ -16,7 +16,7 @@ from ..._random import as_key, fold_in, fold_in_words, host_generator
 from ..._types import Block, Key, SeedLike, Theta, precision
 from ...problems import AbstractAgent, Problem
 from ...sources import AbstractSource, Replay
-from ..laws.finite import check_exogenous
+from ..laws.agents import check_exogenous
 from . import long_run
 from .long_run import Interval, jackknife
 

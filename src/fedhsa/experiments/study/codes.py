@@ -10,8 +10,8 @@ from typing import TypeAlias
 import numpy as np
 from scipy.linalg import solve_continuous_lyapunov
 
-from ..maps.rounds import local_powers
-from .participation import MeanOperators
+from ...theory.rule import local_powers
+from .sampled import MeanOperators
 
 Code: TypeAlias = Callable[[np.ndarray], np.ndarray]
 """A codec that acts on the last axis."""

@@ -1,4 +1,4 @@
-"""Floors of FedHSA under partial participation in the limit of small step sizes; `laws/replies.py` has exact ones."""
+"""Floors of FedHSA under partial participation in the limit of small step sizes."""
 
 import itertools
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ import scipy
 from scipy.linalg import solve_continuous_lyapunov, solve_discrete_lyapunov
 
 from ...problems import Problem
-from ..maps.rounds import local_powers
+from ...theory.rule import local_powers
 
 
 class MeanOperators(NamedTuple):

@@ -1,0 +1,262 @@
+r"""Nonlinear operators on finite chains: an affine approximation, averaged over the agents' positions.
+
+Inside a round an agent is spread out by its own noise and by the server's, so that the average of its operator is not
+the operator at the average. This changes the mean for any number of agents. So every operator is replaced by the affine
+one that is best on average over the positions at which it is called, whose mean and covariance, given the state of the
+chain, the law of the affine problem gives. The two are found together, for any method whose rounds are affine given
+the operators.
+"""
+
+import contextlib
+import math
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ... import tree
+from ..._linear import transpose
+from ..._types import precision
+from ...algorithms import AbstractAlgorithm
+from ...problems import AbstractAgent, Problem
+from ...problems.base import AffineAgent
+from ...sources import AbstractSource, Silent, Transition
+from .agents import agents_of, finite_law, known_law
+from .coordinates import all_alike
+from .federation import Federation
+from .law import federation_of, law_of
+from .levels import EachSiteLaw, LinearLaw, SitesLaw
+from .moments import AbstractLaw, AbstractSteppedLaw, Moments, TooLargeError
+from .pieces import pieces_of
+from .played import parameters
+
+LARGEST = 10**8
+"""The largest size of the operators that are averaged."""
+SWEEPS, SETTLED = 12, 1e-3
+"""The largest number of times that operators are averaged, and the change of the long run relative to the error at
+which they are averaged no more."""
+COPIES = 8
+"""The number of copies of agents that show what depends on their number."""
+JITTER, SMALLEST = 1e-12, 1e-14
+"""The numbers added to covariances before their roots are taken, relative and absolute, since slopes are differences
+over these roots."""
+SENSITIVITY = 0.75
+"""The relative error of the floor per relative change of the average slope; in simulations 96 % are below it."""
+
+
+class SeenAgent(AbstractAgent):
+    r"""An affine agent by its outcomes, $G(\theta, o) = g(o) + A(o)\,\theta$."""
+
+    source: AbstractSource
+    A: np.ndarray
+    g: np.ndarray
+
+    affine: ClassVar[bool] = True
+
+    def operator(self, theta, o, /):
+        n = o.state * math.isqrt(len(self.g)) + o.next_state if isinstance(o, Transition) else o
+        return self.g[n] + self.A[n] @ theta
+
+
+class LinearisedAgent(AbstractAgent):
+    r"""$G_i(x_i, o) + \partial G_i(x_i, o)\,(\theta - x_i)$ at the agent's point $x_i$."""
+
+    source: AbstractSource
+    agent: AbstractAgent
+    point: np.ndarray
+
+    affine: ClassVar[bool] = True
+
+    def operator(self, theta, o, /):
+        value, change = jax.jvp(lambda t: self.agent.operator(t, o), (self.point,), (theta - self.point,))
+        return value + change
+
+    def mean_operator(self, theta, /):
+        value, change = jax.jvp(self.agent.mean_operator, (self.point,), (theta - self.point,))
+        return value + change
+
+
+def linearised(problem: Problem, points: np.ndarray | None = None) -> Problem:
+    """Linearises `problem` at `points`, one for each agent, or at its root. An affine problem is returned unchanged."""
+    if problem.affine:
+        return problem
+    points = np.broadcast_to(problem.root if points is None else points, (problem.num_agents, problem.dim))
+    agents = LinearisedAgent(problem.agents.source, problem.flat_agents, points)
+    return Problem(agents, like=np.zeros(problem.dim), theta_star=problem.root)
+
+
+class NonlinearLaw(AbstractLaw):
+    """The law of a method on an affine approximation, with errors relative to the root of the nonlinear problem."""
+
+    basis = "mean field"
+
+    def __init__(
+        self, problem: Problem, algorithm: AbstractAlgorithm, model: Problem, law: AbstractSteppedLaw, limit: np.ndarray
+    ):
+        self.problem, self.algorithm, self.model, self.law, self.limit = problem, algorithm, model, law, limit
+        self.shift = model.root - problem.root
+        slope, seen = problem.jacobians(problem.root).mean(0), model.jacobians(model.root).mean(0)
+        self.bend = SENSITIVITY * float(np.linalg.norm(np.linalg.solve(slope, seen - slope), 2))
+
+    @property
+    def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The error of the affine law plus `bend`."""
+        return float(np.hypot(self.law.left_out, self.bend))
+
+    @property
+    def affine(self):
+        return self.law
+
+    def mean_square_radius(self):
+        return self.law.mean_square_radius()
+
+    def stable(self):
+        return self.law.stable()
+
+    def mean_radius(self):
+        return self.law.mean_radius()
+
+    def persistent_bias(self):
+        """Follows from `COPIES` of each agent, to first order in the inverse of their number."""
+        every, K = [], COPIES
+        for copies in (1, K):
+            model = _settled(self.problem, self.algorithm, self.model, copies)
+            if (law := _copied(model, self.algorithm, copies)) is None or not _is_stable(law):
+                return np.full(self.problem.dim, math.nan)
+            every.append(law.persistent_bias() + model.root - self.problem.root)
+        return (K * every[1] - every[0]) / (K - 1)
+
+    def stationary(self):
+        mean, covariance = self.law.stationary()
+        return Moments(mean + self.shift, covariance)
+
+    def path(self, start, rounds):
+        """Follows rounds without noise exactly; what noise adds to the mean is that of the affine problem, and what it
+        adds to the limit builds up at the rate of its rounds."""
+        quiet, begun = quiet_law(self.law), start - self.shift
+        added, plain = quiet.stationary().mean + self.shift - self.limit, np.zeros((rounds + 1, len(start)))
+        with contextlib.suppress(TypeError):  # rounds with a coin are those of the affine problem
+            plain = parameters(self.problem, self.algorithm, self.problem.root + start, rounds) - self.problem.root
+            plain = plain + added - [moments.mean + self.shift for moments in quiet.path(begun + added, rounds)]
+        for (mean, covariance), other in zip(self.law.path(begun, rounds), plain, strict=True):
+            yield Moments(mean + self.shift + other, covariance)
+
+
+def quiet_law(law: AbstractSteppedLaw) -> LinearLaw:
+    """Returns the law of the same method without noise."""
+    assert isinstance(law, SitesLaw | LinearLaw)
+    return LinearLaw(law.federation.noiseless())
+
+
+def nonlinear_law(problem: Problem, algorithm: AbstractAlgorithm) -> NonlinearLaw:
+    """Returns the law of a method on a nonlinear problem, without noise or on finite chains.
+
+    If the method may diverge, the law that says so is returned.
+
+    !!! example
+        >>> problem, algorithm = fedhsa.problems.logistic.random(4, 5, 2, key=1).iid(), fedhsa.FedHSA(0.1, 10)
+        >>> law = nonlinear_law(problem, algorithm)
+        >>> runs = fedhsa.simulate(problem, algorithm, rounds=300, seeds=300, theta=problem.theta_star)
+        >>> bool(abs(runs.error[:, 100:].mean() / law.stationary().square - 1) < 0.1)
+        True
+    """
+    finite = finite_law(problem.agents.source)
+    if problem.num_agents * (1 if finite is None else finite.num_outcomes) * problem.dim**2 > LARGEST:
+        raise TooLargeError(f"There are too many operators of {type(problem.agents).__name__} to average.")
+    quiet = problem.noiseless()
+    still = _settled(quiet, algorithm, linearised(quiet))
+    model = still if finite is None else _settled(problem, algorithm, linearised(problem))
+    law, limit = law_of(model, algorithm), np.full(problem.dim, math.nan)
+    if _is_stable(alone := law_of(still, algorithm)):
+        limit = alone.stationary().mean + still.root - problem.root
+    return NonlinearLaw(problem, algorithm, model, law, limit)
+
+
+def _is_stable(law: AbstractSteppedLaw) -> bool:
+    radius = law.mean_square_radius()
+    return radius is not None and radius.stable is True
+
+
+def _copied(problem: Problem, algorithm: AbstractAlgorithm, copies: int) -> EachSiteLaw | None:
+    """Returns the one-site law of copies of each agent; None if a method's agents do not all do the same."""
+    if copies == 1:
+        return EachSiteLaw(federation_of(problem, algorithm))
+    pieces = pieces_of(algorithm.relative_to(problem.root), copies * problem.num_agents, problem.dim)
+    agents = agents_of(problem)
+    found = Federation(pieces, agents.standing_for(copies * agents.counts), type(algorithm).__name__)
+    return None if found.remembers or not all_alike(pieces) else EachSiteLaw(found)
+
+
+def _settled(problem: Problem, algorithm: AbstractAlgorithm, model: Problem, copies: int = 1) -> Problem:
+    """Returns the affine problem whose operators are averages over the positions in its own long run.
+
+    The positions are those of the one-site law.
+    """
+    before = None
+    for _ in range(SWEEPS):
+        law = _copied(model, algorithm, copies)
+        if law is None or not _is_stable(law):
+            return model
+        mean, covariance = law.stationary()
+        now = mean + model.root
+        if before is not None and np.abs(now - before).max() <= SETTLED * math.sqrt(
+            max(np.trace(covariance) + mean @ mean, 1e-300)
+        ):
+            return model
+        before = now
+        model = averaged(problem, *positions(law, model))
+    return model
+
+
+def positions(law: EachSiteLaw, model: Problem) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the means `(M, S, d)` and covariances of the points at which agents call their operators, by state."""
+    total = law.points()[0][law.federation.stands]
+    mass = np.where(total[..., -1:, -1:] > 0, total[..., -1:, -1:], 1.0)
+    mean, square = (total / mass)[..., :-1, -1], (total / mass)[..., :-1, :-1]
+    values, vectors = np.linalg.eigh(square - mean[..., :, None] * mean[..., None, :])
+    covariance = vectors * values.clip(min=0.0)[..., None, :] @ transpose(vectors)  # rounding may make some negative
+    return mean + model.root, covariance
+
+
+def averaged(problem: Problem, means: np.ndarray, covariances: np.ndarray) -> Problem:
+    """Returns the affine problem of operators averaged over Gaussian positions, by the states of the agents."""
+    jitter = JITTER * np.trace(covariances, axis1=-2, axis2=-1) + SMALLEST
+    roots = np.linalg.cholesky(covariances + jitter[..., None, None] * np.eye(problem.dim))
+    silent = isinstance(problem.agents.source, Silent)
+    weights = np.ones((problem.num_agents, 1)) if silent else known_law(problem.agents).weights()
+    repeats = weights.shape[1] // means.shape[1]
+    with precision():
+        inputs = tree.to_device((problem.flat_agents, means, roots), "float64")
+        A, g = tree.to_host(_averaged(*inputs, repeats))
+    slope, value = np.einsum("io,ioab->ab", weights, A), np.einsum("io,ioa->a", weights, g)
+    root = -np.linalg.solve(slope, value)
+    agents = AffineAgent(Silent(), A[:, 0], -g[:, 0]) if silent else SeenAgent(problem.agents.source, A, g)
+    return Problem(agents, like=np.zeros_like(root), theta_star=root)
+
+
+@eqx.filter_jit
+def _averaged(agents, means, roots, repeats: int):
+    """Returns the slopes and values of all outcomes, averaged over Gaussian positions given the state."""
+
+    def one(agent, means, roots):
+        d = means.shape[-1]
+        outcomes = None if isinstance(agent.source, Silent) else known_law(agent).outcomes()
+        means, roots = jnp.repeat(means, repeats, axis=0), jnp.repeat(roots, repeats, axis=0)
+
+        def at(points):
+            if outcomes is None:
+                return jax.vmap(agent.mean_operator)(points)
+            return jax.vmap(agent.operator)(points, outcomes)
+
+        # The three-point rule along every axis; the operators are compiled once for all points.
+        axes = math.sqrt(3) * jnp.moveaxis(roots, -1, 0)
+        points = jnp.concatenate([means[None], means[None] + axes, means[None] - axes])
+        (centre,), plus, minus = jnp.split(jax.vmap(at)(points), [1, 1 + d])
+        values = centre + jnp.sum(plus + minus - 2 * centre[None], axis=0) / 6
+        columns = jnp.moveaxis((plus - minus) / math.sqrt(12), 0, -1)
+        slopes = jax.vmap(lambda c, L: jax.scipy.linalg.solve_triangular(L, c.T, lower=True, trans=1).T)(columns, roots)
+        return slopes, values - jnp.einsum("oab,ob->oa", slopes, means)
+
+    return jax.vmap(one)(agents, means, roots)
