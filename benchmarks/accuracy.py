@@ -96,9 +96,10 @@ def random(number: int) -> dict[str, tuple[float, float]] | None:
         if federation.work(problem.num_agents) > MOST:
             return None
         exact, laws = EverySiteLaw(federation), {"one site": EachSiteLaw(federation), "pairs": TwoSitesLaw(federation)}
-        if not exact.mean_square_radius().value < 1 and any(law.stable() for law in laws.values()):
+        radius = exact.mean_square_radius().value
+        if not radius < 1 and any(law.stable() for law in laws.values()):
             return {name: (np.inf if law.stable() else 0.0, 0.0) for name, law in laws.items()}
-        if exact.mean_square_radius().value < 0.999 and all(law.mean_square_radius().value < 1 for law in laws.values()):
+        if radius < 0.999 and all(law.mean_square_radius().value < 1 for law in laws.values()):
             floor = exact.stationary().square
             return {name: (abs(law.stationary().square / floor - 1), law.left_out) for name, law in laws.items()}
     return None

@@ -235,7 +235,7 @@ def test_a_random_number_of_steps_is_refused():
 
 
 def test_a_method_that_looks_at_its_observations_is_refused():
-    with pytest.raises(TypeError, match="MCSAG .*observations"):
+    with pytest.raises(TypeError, match=r"MCSAG .*observations"):
         predict(CASES["finite-sum"]().problem, fh.MCSAG(STEP, num_components=3, local_steps=H))
 
 

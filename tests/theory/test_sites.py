@@ -183,7 +183,7 @@ def test_for_one_agent_the_law_of_each_site_is_exact_at_a_large_step_even_if_it_
         np.testing.assert_allclose(found.covariance, truth.covariance, rtol=1e-7, atol=1e-9)
         assert law.left_out == 0
     else:
-        with pytest.raises(ValueError, match="grows without bound"):
+        with pytest.raises(ValueError, match="grows without bound" if truth.mean_radius < 1 else "diverges"):
             law.stationary()
 
 

@@ -252,8 +252,8 @@ def _doubts(found: Prediction) -> Iterator[str]:
         )
     elif found.stable is None:
         yield (
-            f"Whether {name} is stable is unknown: the method that it alters is not known to be stable, and there is "
-            "no law of altered replies on Markov chains that would tell. No floor is given. Use a smaller step size."
+            f"Whether {name} is stable is unknown: the law that was used ({law.basis}) cannot tell. No floor is given. "
+            "Use a smaller step size."
         )
     affine = found if law.affine is law else law.affine
     if found.stable and found.basis == "samples" and found.noise_variance == 0:

@@ -10,9 +10,9 @@ from ...algorithms.codecs import AbstractCodec, Quantised, RandK, Sign, TopK
 from ...problems import Problem, quadratic
 from ...theory import predict
 from ...theory.prediction import FLOAT_BYTES
+from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, repeated, second_half
 from ..study import codes as laws
 from ..study.sampled import mean_operators
-from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, columns, figures, repeated, second_half
 
 PLAIN = "uncompressed"
 PART, LEVELS = 0.3, 4

@@ -14,8 +14,8 @@ from ...algorithms.sampling import AbstractSampling, Availability, Bernoulli, Un
 from ...problems import Problem, quadratic
 from ...theory import predict
 from ...theory.prediction import FLOAT_BYTES
-from ..study import sampled as laws
 from ..study import AbstractStudy, Checks, Estimate, Outcome, Runner, Table, figures
+from ..study import sampled as laws
 
 FED, ALL, LOCAL, SCAFFOLDED = "FedHSA", "FedHSA, all answer", "Local SA", "SCAFFOLD"
 WEIGHTED = "Horvitz-Thompson"

@@ -136,7 +136,7 @@ class OwnDraws(NamedTuple):
     """Each agent's probability of them."""
 
 
-class Outcome(NamedTuple):
+class Drawing(NamedTuple):
     """An outcome of all draws that matter in a whole round."""
 
     chance: float
@@ -153,7 +153,7 @@ class Outcome(NamedTuple):
 class Outcomes(NamedTuple):
     """All outcomes of a round, and the ways through each of its exchanges."""
 
-    every: tuple[Outcome, ...]
+    every: tuple[Drawing, ...]
     ways: tuple[tuple[OwnDraws, ...], ...]
     kernel: np.ndarray | None
     """The probabilities of outcomes given that of the round before; None if they do not depend on it."""
@@ -205,7 +205,7 @@ def outcomes_of(
                 for chosen in values
             )
         )
-    every, kernel, nothing = [Outcome(1.0, np.zeros((MOST_DRAWS, num_agents)))], np.ones((1, 1)), script.draws
+    every, kernel, nothing = [Drawing(1.0, np.zeros((MOST_DRAWS, num_agents)))], np.ones((1, 1)), script.draws
     for which in joint:
         if nothing[which].factor:
             raise NotDerivedError(
@@ -225,13 +225,13 @@ def outcomes_of(
     return Outcomes(tuple(every), tuple(ways), kernel if lasting else None)
 
 
-def _of_draw(draw: Draw, chances: np.ndarray, num_agents: int) -> tuple[list[Outcome], np.ndarray | None]:
+def _of_draw(draw: Draw, chances: np.ndarray, num_agents: int) -> tuple[list[Drawing], np.ndarray | None]:
     """Returns the outcomes of one draw, and how they follow on each other if that is not independent."""
 
-    def outcome(chance: float, values: np.ndarray, **roles: Any) -> Outcome:
+    def outcome(chance: float, values: np.ndarray, **roles: Any) -> Drawing:
         drawn = np.zeros((MOST_DRAWS, num_agents))
         drawn[draw.row] = values
-        return Outcome(chance, drawn, **roles)
+        return Drawing(chance, drawn, **roles)
 
     M, everybody = num_agents, np.arange(num_agents)
     if draw.shared and (number := math.comb(M, draw.size)) <= MOST_OUTCOMES:
@@ -258,7 +258,7 @@ def _of_draw(draw: Draw, chances: np.ndarray, num_agents: int) -> tuple[list[Out
     return [_with(outcome, p, n, M, roles) for n, p in zip(*_nodes(M, float(chances[0, 1])), strict=True)], None
 
 
-def _with(outcome: Any, chance: float, count: int, num_agents: int, roles: dict[str, Any]) -> Outcome:
+def _with(outcome: Any, chance: float, count: int, num_agents: int, roles: dict[str, Any]) -> Drawing:
     """Returns the outcome that some number of agents is present, of which the first ones are an example."""
     present = np.full(num_agents, count / num_agents)
     return outcome(chance, np.arange(num_agents) < count, **roles, present=present, number=count)

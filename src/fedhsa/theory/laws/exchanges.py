@@ -113,7 +113,7 @@ class Way(NamedTuple):
     walk: Walk
 
 
-class Share:
+class Contribution:
     """What some agents contribute to an exchange; moments have an axis for them, then one for states."""
 
     def __init__(self, groups: list[tuple[Any, list[Way]]], kernel: np.ndarray):
@@ -189,7 +189,7 @@ class Group(NamedTuple):
     actions: list[list[Action]]
 
 
-class Exchange:
+class GroupExchange:
     """An exchange of the agents in one frame."""
 
     def __init__(
@@ -219,14 +219,14 @@ class Exchange:
         self.first = first
         self.kernel = np.linalg.matrix_power(agents.P, sum(a.times for a in groups[0].actions[0] if a.moves))
         self.noise = np.pad(_kron(frame.noise @ frame.noise.T, self.d), (0, self.summed))
-        self._shares: dict[Any, Share] = {}
-        self.round: list[Exchange] = []
+        self._shares: dict[Any, Contribution] = {}
+        self.round: list[GroupExchange] = []
         """The exchanges of the round; empty if all agents are followed, so that there are no others."""
         self.rest: np.ndarray | float = 0.0
         """What agents contribute on average that none of these stands for."""
-        self.shares: list[tuple[Exchange, np.ndarray]] = [(self, np.ones(self.M))]
+        self.shares: list[tuple[GroupExchange, np.ndarray]] = [(self, np.ones(self.M))]
         """The exchange in each role that an agent may have, with the probabilities of the roles."""
-        self.beside: list[tuple[Exchange, np.ndarray]] = self.shares
+        self.beside: list[tuple[GroupExchange, np.ndarray]] = self.shares
         """The same given that another agent has the role of this exchange."""
 
     @functools.cached_property
@@ -361,7 +361,7 @@ class Exchange:
                 found = found + np.tensordot((given - share) * self.agents.counts, role.others, 1)
         return found
 
-    def share(self, which: np.ndarray, site: int = 0, size: int = 1) -> Share:
+    def share(self, which: np.ndarray, site: int = 0, size: int = 1) -> Contribution:
         """Returns what agents contribute that are a site of sets of a size, one agent of each set."""
         key = which.tobytes(), site, size
         if key not in self._shares:
@@ -380,7 +380,7 @@ class Exchange:
                         for part, actions in zip(group.parts, group.actions, strict=True)
                     ]
                     groups.append((places, ways))
-            self._shares[key] = Share(groups, self.kernel[which])
+            self._shares[key] = Contribution(groups, self.kernel[which])
         return self._shares[key]
 
     def _walk(self, part: Part, actions: list[Action], which: np.ndarray) -> Walk:
@@ -497,7 +497,7 @@ def exchanges_of(
     *,
     others: bool,
     summary: Summary | None = None,
-) -> list[Exchange]:
+) -> list[GroupExchange]:
     """Returns the exchanges of a round; `others` are agents that are not followed, but on average."""
     at, found = 0, []
     for k, (step, frame) in enumerate(zip(steps, frames, strict=True)):
@@ -512,14 +512,14 @@ def exchanges_of(
             parts = step.parts[which[0]]
             groups.append(Group(np.array(which), parts, [next(actions) for _ in parts]))
         first = k == 0 and summary is None
-        found.append(Exchange(step, frame, agents, groups, walks, codes, first=first, summary=summary))
+        found.append(GroupExchange(step, frame, agents, groups, walks, codes, first=first, summary=summary))
     if others:
         for exchange in found:
             exchange.round = found
     return found
 
 
-def drifts(exchanges: Sequence[Exchange]) -> list[np.ndarray]:
+def drifts(exchanges: Sequence[GroupExchange]) -> list[np.ndarray]:
     """Returns what each agent contributes to every exchange of a round on average if all messages are zero."""
     agents, M, d = exchanges[0].agents, exchanges[0].M, exchanges[0].d
     memory, found = np.zeros((M, agents.num_states, exchanges[0].q * d, 1)), []
@@ -545,12 +545,14 @@ def drifts(exchanges: Sequence[Exchange]) -> list[np.ndarray]:
 class Role(NamedTuple):
     """What agents do in a round if they are present, or absent."""
 
-    exchanges: list[Exchange]
+    exchanges: list[GroupExchange]
     chances: np.ndarray
     """Each agent's probability of it."""
 
 
-def roles_of(present: list[Exchange], absent: list[Exchange], chances: np.ndarray, count: int | None) -> list[Role]:
+def roles_of(
+    present: list[GroupExchange], absent: list[GroupExchange], chances: np.ndarray, count: int | None
+) -> list[Role]:
     """Returns both roles. If `count` agents are present for certain, others are less often so if one is."""
     M, every = present[0].num_agents, (chances, 1 - chances)
     for one, other in zip(present, absent, strict=True):

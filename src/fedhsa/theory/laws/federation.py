@@ -15,7 +15,7 @@ from ...algorithms.codecs import CodeMoments
 from ..steps import with_step
 from .agents import Agents, kinds_of
 from .coordinates import Coordinates, coordinates_of, server_coordinates
-from .exchanges import Exchange, Frame, Role, Summary, exchanges_of, frames_of, roles_of
+from .exchanges import Frame, GroupExchange, Role, Summary, exchanges_of, frames_of, roles_of
 from .field import field_radius
 from .moments import Steps
 from .pieces import Pieces, Step, pieces_of
@@ -120,7 +120,7 @@ class Federation:
         return found
 
     @functools.cached_property
-    def full_rounds(self) -> list[list[Exchange]]:
+    def full_rounds(self) -> list[list[GroupExchange]]:
         """The same if all agents are followed."""
         return [self._exchanges(steps, others=False) for steps in self.pieces.rounds]
 
@@ -143,7 +143,9 @@ class Federation:
         found[: self.dim] = np.concatenate([(1 - part) * np.eye(self.dim), part * self.inner.show], axis=1)
         return found
 
-    def _exchanges(self, steps: Sequence[Step], *, others: bool, like: list[Frame] | None = None) -> list[Exchange]:
+    def _exchanges(
+        self, steps: Sequence[Step], *, others: bool, like: list[Frame] | None = None
+    ) -> list[GroupExchange]:
         p, q, length = len(self.pieces.server), len(self.pieces.memory), self.pieces.block_length
         frames = like or frames_of(steps, self.coordinates, p, q, others=others)
         if self.summary is not None:  # agents keep their memories

@@ -131,8 +131,8 @@ def _sampled(problem: Problem, pieces: Pieces, count: int, one: Federation) -> F
     """Returns some agents that stand for all.
 
     What all agents do without noise is as it is, their noise at the root differs from that of the chosen ones as
-    autoregressions with the same variance and long-run covariance do, and their bias at the root is that of more agents;
-    everything else is that of the chosen ones.
+    autoregressions with the same variance and long-run covariance do, and their bias at the root is that of more
+    agents; everything else is that of the chosen ones.
     """
     M, every = problem.num_agents, mean_agents(problem)
 
@@ -166,7 +166,7 @@ def _sampled(problem: Problem, pieces: Pieces, count: int, one: Federation) -> F
 
 
 def _autoregression(problem: Problem) -> AddedNoise:
-    """Returns scalar autoregressions times matrices that have each agent's long-run covariance at the root, and variance."""
+    """Returns autoregressions with each agent's long-run covariance and variance at the root."""
     known = correlations(problem, lags=0)
     long_run, variance = (np.trace(x, axis1=1, axis2=2) for x in (known.long_run, known.variance))
     slow = np.clip((long_run - variance) / np.maximum(long_run + variance, SMALLEST), -SLOWEST, SLOWEST)[:, None, None]

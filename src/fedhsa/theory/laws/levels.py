@@ -20,7 +20,7 @@ import scipy.linalg
 from ..._linear import spectral_radius, stein_sum, transpose
 from ..rule import require_stable
 from .coordinates import all_alike
-from .exchanges import Exchange, Role
+from .exchanges import GroupExchange, Role
 from .federation import Federation
 from .moments import MUCH, TOO_MUCH, TOO_MUCH_OF_TRIPLES, AbstractSteppedLaw, MomentLaw, Moments, Radius, State
 from .solve import DIGITS, TOLERANCE, growth, slowest_square
@@ -200,7 +200,7 @@ class SitesLaw(MomentLaw):
     def persistent_bias(self):
         federation, A = self.federation, self.mean_map
         pieces = federation.pieces
-        alone = len(pieces.rounds) > 1 and not all_alike(pieces)  # an outcome that differs between agents is one of many
+        alone = len(pieces.rounds) > 1 and not all_alike(pieces)  # then it is one of many
         if federation.remembers or alone or not self.settles:
             return np.full(self.dim, math.nan)
         return federation.show @ np.linalg.solve(np.eye(len(A) - 1) - A[:-1, :-1], A[:-1, -1])
@@ -254,7 +254,7 @@ class EverySiteLaw(SitesLaw):
         return self.by_outcome((Y[None],))
 
     def round(self, state):
-        def one(exchanges: list[Exchange], X: np.ndarray) -> State:
+        def one(exchanges: list[GroupExchange], X: np.ndarray) -> State:
             return (functools.reduce(lambda X, exchange: exchange.second_of_sets(X, self.sets), exchanges, X),)
 
         return self.over_outcomes([functools.partial(one, x) for x in self.federation.full_rounds], state)
@@ -430,7 +430,9 @@ class EachSiteLaw(SitesLaw):
             found.append(after)
         apart = self._slowdown() * (self.later(np.stack(found) - np.mean(found, axis=0)))
         squares = np.array([np.trace(self.shown(x).second) for x in apart])
-        due_to_noise = federation.show @ np.linalg.solve(np.eye(federation.size) - self.mean_map[:-1, :-1], federation.shift)
+        due_to_noise = federation.show @ np.linalg.solve(
+            np.eye(federation.size) - self.mean_map[:-1, :-1], federation.shift
+        )
         bias, part = np.linalg.norm(self.persistent_bias()), np.linalg.norm(due_to_noise)
         biased = (2 * bias * part + part**2) / math.sqrt(MORE * len(counts))
         error = 3 * squares.std(ddof=1) / math.sqrt(PARTS) + 2 * biased
@@ -489,7 +491,7 @@ class LinearLaw(AbstractSteppedLaw):
         if len(federation.rounds) == 1:  # otherwise this is the mean over a coin
             self._add_noise(federation.rounds[0][0].exchanges)
 
-    def _add_noise(self, exchanges: list[Exchange]) -> None:
+    def _add_noise(self, exchanges: list[GroupExchange]) -> None:
         federation, n, found = self.federation, self.federation.size, []
         N, M, counts = n + federation.own + 1, len(federation.agents.P), federation.agents.counts
         kept = [*range(n), *range(n + len(federation.own_start), N)]  # memories that are summarised have no part in $x$
@@ -560,7 +562,7 @@ class LinearLaw(AbstractSteppedLaw):
         return stein_sum(self.A, transpose(self.Q), self.B @ Z @ transpose(self.Q) + self.cross), Z
 
     def added_by_each(self) -> np.ndarray:
-        """Returns what the noise of each agent adds to the covariance of $x$ in a round in the long run, `(M, n, n)`."""
+        """Returns what each agent's noise adds to the covariance of $x$ per round in the long run, `(M, n, n)`."""
         X, Z = self._settled_noise()
         mixed = self.A @ X @ transpose(self.B)
         return mixed + transpose(mixed) + self.B @ Z @ transpose(self.B) + self.within
@@ -638,7 +640,7 @@ def round_of_each(
 
 
 def _of_roles(
-    now: list[Exchange], which: np.ndarray, roles: Sequence[Role], U: np.ndarray, counts: np.ndarray
+    now: list[GroupExchange], which: np.ndarray, roles: Sequence[Role], U: np.ndarray, counts: np.ndarray
 ) -> np.ndarray:
     """Returns what the roles of all agents add to the moments since the start of the round, each in its turn.
 
@@ -656,7 +658,7 @@ def _of_roles(
     return found + added + transpose(added)
 
 
-def _mean_since(exchange: Exchange) -> np.ndarray:
+def _mean_since(exchange: GroupExchange) -> np.ndarray:
     """Returns the map of $(x, 1)$ since the start of a round if all agents are as they are on average."""
     every = exchange.round[: exchange.round.index(exchange) + 1]
     return functools.reduce(lambda X, e: e.mean @ X, every, np.eye(every[0].n + 1))

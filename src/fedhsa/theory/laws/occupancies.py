@@ -13,7 +13,7 @@ import numpy as np
 import scipy
 
 from ..._linear import transpose
-from .exchanges import Exchange
+from .exchanges import GroupExchange
 from .federation import Federation
 from .levels import SitesLaw
 
@@ -55,7 +55,7 @@ class OccupancyLaw(SitesLaw):
         equal = alone and federation.starts_alike and not federation.kinds.any() and federation.chosen is None
         return scipy.special.comb(M + S - 1, S - 1) if equal else np.inf
 
-    def _of(self, exchange: Exchange) -> _Round:
+    def _of(self, exchange: GroupExchange) -> _Round:
         M, S, n, N = self.federation.num_agents, self.federation.num_states, self.occupancies, exchange.n + 1
         share, begun = exchange.share(np.array([0])), np.eye(S)[:, None, :, None, None]
         mean = share.first(begun * np.eye(N))[:, 0]

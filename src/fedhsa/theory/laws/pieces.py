@@ -35,7 +35,7 @@ from ..steps import step_of, with_step
 from .draws import (
     MOST_DRAWS,
     AbstractExchange,
-    Outcome,
+    Drawing,
     Outcomes,
     OwnDraws,
     Script,
@@ -266,7 +266,7 @@ class _Method(NamedTuple):
         return steps, absences
 
     def _with_roles(
-        self, exchanges: "tuple[_Watched, ...]", given: list, outcome: Outcome, index: int, known: dict[Any, Part]
+        self, exchanges: "tuple[_Watched, ...]", given: list, outcome: Drawing, index: int, known: dict[Any, Part]
     ) -> tuple[tuple[Step, ...], Absence | None]:
         example = self._round(exchanges, given, outcome.drawn, index, known)
         if outcome.present is None:
@@ -291,7 +291,7 @@ class _Method(NamedTuple):
             steps.append(all._replace(gather=gather, keep=one.keep, noise=one.noise))
         return tuple(steps), Absence(tuple(step.parts for step in away), outcome.present, outcome.number)
 
-    def outcomes(self) -> "list[tuple[tuple[_Watched, ...], Outcome]]":
+    def outcomes(self) -> "list[tuple[tuple[_Watched, ...], Drawing]]":
         return [(exchanges, outcome) for exchanges in self.watched for outcome in self.drawn.every]
 
     def raw(self, exchanges: "tuple[_Watched, ...]", given: list, drawn: np.ndarray, index: int) -> list[list[Step]]:
@@ -468,11 +468,7 @@ def _watch(rebuilt: Callable, given: list, num_agents: int, dim: int, observed: 
             for way, step in zip(passed, steps, strict=True):
                 told = telling(given, outcome.drawn, way)
                 if not exchange.does(step, told, [LATER[0]] * KEYS):
-                    raise NotDerivedError(
-                        f"{name} draws random numbers in addition to the shared coin and those of its agents."
-                        if exchange.is_random(told)
-                        else f"A round of {name} is not an affine map of the state that it carries from round to round."
-                    )
+                    raise NotDerivedError(exchange.reason(told))
                 if not exchange.does(step, told, LATER):
                     raise NotDerivedError(f"The rounds of {name} depend on the number of the round.")
                 alike = alike and exchange.does(step, told, [0])
@@ -504,6 +500,10 @@ def _program(function: Callable, *examples: Any) -> Program:
     """
     with jax.disable_jit():
         return Program(jax.make_jaxpr(function)(*examples))
+
+
+def _varies(rows: np.ndarray) -> bool:
+    return not _near(rows, np.tile(rows[:1], (len(rows), 1)))
 
 
 def _played(program: Program, given: list, *rows: np.ndarray) -> list[np.ndarray]:
@@ -578,15 +578,19 @@ class _Watched(AbstractExchange):
         flat, shape = _flat(numbers)
         return flat, lambda x: eqx.combine(shape(x), rest)
 
-    def _local(self, given: list, values: Any, agent: Any, key: Any, index: Any) -> tuple[Any, ...]:
-        """Returns the places of all calls, their points, the memory, the probabilities of draws, and the reply."""
+    def _local(self, given: list, values: Any, agent: Any, key: Any, index: Any, first: Any = None) -> tuple[Any, ...]:
+        """Returns the places of all calls, their points, the memory, the probabilities of draws, and the reply.
+
+        `first` is the number of the first observation, by default that of the key.
+        """
         d, q, algorithm = self.d, self.q, self.rebuilt(given, index)
         local = algorithm.exchanges[self.number].local
         _, unflatten = self._sent(given, jnp.zeros(self.p * d), agent, key, index)
         message, memory, answers = jnp.split(values, [(self.inputs - q) * d, self.inputs * d])
-        shift = key if self.observed else None
+        first = key if first is None else first
+        shift = first if self.observed else None
         probe, before = _Probe(Silent(), answers.reshape(-1, d), [], shift), _filled(algorithm, 1, memory, d)
-        block, self.script.probe = jnp.arange(algorithm.block_length) + key, probe
+        block, self.script.probe = jnp.arange(algorithm.block_length) + first, probe
         reply, after = local(unflatten(message), before, probe, block, self._shared(given, key, index, agent))
         (reply, others), (after, counted) = floats(reply), floats(after)
         if jax.tree.leaves(others) or not _same(floats(before)[1], counted):
@@ -708,18 +712,28 @@ class _Watched(AbstractExchange):
         ways, send = tuple((part,) for part in parts), np.moveaxis(sent[:, :-1], 1, 2)
         return Step(send, ways, after_units[:p].T, gather, after_units[p + n : -1].T)
 
-    def is_random(self, given: list) -> bool:
-        """Returns whether agents or the server do other things with another key."""
+    def reason(self, given: list) -> str:
+        """Returns why this exchange is not an affine map."""
         values = np.random.default_rng(0).standard_normal((self.inputs + self.calls) * self.d)
-        done = self.local(given, np.tile(values, (KEYS, 1)), np.zeros(KEYS, int), np.arange(KEYS), LATER[0])
-        replies = np.tile(done.reply[:1], (KEYS, self.num_agents)).reshape(KEYS, self.num_agents, -1)
-        told = np.tile(done.told[:1], (KEYS, self.num_agents)).reshape(KEYS, self.num_agents, -1)
-        server = np.tile(values[:1], (KEYS, self.p * self.d))
-        rows = _rows(
-            server, replies, told, self._noise(np.zeros((KEYS, self.noise * self.d))), np.arange(KEYS), LATER[0]
+        keys, (unused, zero) = np.arange(KEYS), (np.zeros(KEYS, int), np.asarray(0))
+        done = self.local(given, np.tile(values, (KEYS, 1)), unused, keys, LATER[0])
+        replies, told = (
+            np.tile(x[:1], (KEYS, self.num_agents)).reshape(KEYS, self.num_agents, -1) for x in (done.reply, done.told)
         )
+        server = np.tile(values[:1], (KEYS, self.p * self.d))
+        rows = _rows(server, replies, told, self._noise(np.zeros((KEYS, self.noise * self.d))), keys, LATER[0])
         (after,) = _played(self.gather, given, *rows)
-        return any(not _near(x, np.tile(x[:1], (KEYS, 1))) for x in (done.results, done.places, after))
+        if not any(_varies(x) for x in (done.results, done.places, after)):
+            return f"A round of {self.name} is not an affine map of the state that it carries from round to round."
+        room = np.zeros((self.inputs + self.most) * self.d)
+        shown = _program(
+            lambda given, values, first: self._local(given, values, zero, zero, zero, first), given, room, zero
+        )
+        room[: len(values)] = values
+        places, points, memory, _, *reply = _played(shown, given, np.tile(room, (KEYS, 1)), keys)
+        if any(_varies(x) for x in (places, points, memory, *reply)):  # with other observations and the same key
+            return f"{self.name} uses observations directly, other than in its operator."
+        return f"{self.name} draws random numbers in addition to the shared coin and those of its agents."
 
     def _along(self, values: np.ndarray) -> np.ndarray:
         """Returns vectors with these first coordinates, flat, and with all others zero."""
