@@ -11,6 +11,7 @@ import pytest
 import fedhsa as fh
 from fedhsa.cli import main
 from fedhsa.lab import maps, telling, world_figures, worlds
+from fedhsa.lab.quadratic import on
 from fedhsa.lab.worlds import Setting, predicted, solve
 from fedhsa.theory.laws.law import federation_of
 from fedhsa.theory.laws.levels import EachSiteLaw
@@ -90,7 +91,7 @@ def test_the_law_on_the_page_is_that_of_the_problem(sampling):
     setting = dataclasses.replace(SMALL, step_size=0.5, sampling=sampling)
     problem = setting.problem()
     for method in setting.methods.values():
-        ours = EachSiteLaw(worlds.on(worlds._agents(setting), method))
+        ours = EachSiteLaw(on(worlds._agents(setting), method))
         theirs = EachSiteLaw(federation_of(problem, method))
         np.testing.assert_allclose(ours.errors(-problem.root, 3), theirs.errors(-problem.root, 3), rtol=1e-11)
 
@@ -109,8 +110,9 @@ def test_floors_between_known_step_sizes_are_those_of_the_law():
     quick = [step for step in (0.03, 0.07, 0.15) if along.between(step) is not None]
     assert quick
     for step in quick:
-        solved = along.settled(step, True)
-        assert along.at(step).square == pytest.approx(solved.square, rel=along.tolerance)
+        solved, found = along.settled(step, True), along.at(step)
+        assert solved and found
+        assert found.square == pytest.approx(solved.square, rel=along.tolerance)
         assert step not in along.known
 
 

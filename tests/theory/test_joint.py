@@ -139,7 +139,7 @@ def slowest_mode(away):
 class Means(Truth):
     """The mean of all that a method carries, in its own rounds with prescribed falls of the coin."""
 
-    def _moments(self, index):
+    def _moments(self, index):  # pyright: ignore[reportIncompatibleMethodOverride]
         return sum(p * self._maps(index, jnp.asarray(coin))[0] for coin, p in self.coins)
 
     def errors(self, start, rounds):

@@ -316,7 +316,7 @@ def test_codes_that_are_right_on_average_add_the_variance_of_gaussian_points():
     problem = quadratic.from_arrays([[[a]]], [[0.0]], Q=[[[0.0]]], noise_std=std, start="stationary")
     method = fh.Compressed(fh.SA(eta), fh.codecs.Uniform(D, 2))
     x, w = np.polynomial.hermite_e.hermegauss(200)
-    V = 0.0
+    V, coded = 0.0, 0.0
     for _ in range(200):
         at = np.clip(np.sqrt(a**2 * V + std**2) * x, -D, D)
         below = np.minimum(np.floor((at + D) / (2 * D / 3)), 2) * (2 * D / 3) - D

@@ -13,8 +13,8 @@ from .coordinates import alike, only_sums_matter
 from .exchanges import drifts
 from .federation import Federation, summarised
 from .first_order import correlations
-from .levels import MORE, EachSiteLaw, EverySiteLaw, LinearLaw, TwoSitesLaw
-from .moments import AbstractSteppedLaw, NotDerivedError, TooLargeError
+from .levels import MORE, EachSiteLaw, EverySiteLaw, LinearLaw, SitesLaw, TwoSitesLaw
+from .moments import NotDerivedError, TooLargeError
 from .occupancies import OccupancyLaw
 from .pieces import Pieces, pieces_of
 
@@ -32,7 +32,7 @@ MOST_PAIRS, OCCUPANCIES, ROOM = 21, 400, 2**25
 """The largest number of different pairs, of occupancies, and of the numbers in moments or operators."""
 
 
-def law_of(problem: Problem, algorithm: AbstractAlgorithm, like: Federation | None = None) -> AbstractSteppedLaw:
+def law_of(problem: Problem, algorithm: AbstractAlgorithm, like: Federation | None = None) -> SitesLaw | LinearLaw:
     """Returns the best fast law of an affine method on affine agents whose noise is known.
 
     `like` is the federation of the same problem and algorithm with another step size.
@@ -71,7 +71,7 @@ def _decoded(codec, key, x):
     return jax.vmap(jax.vmap(codec))(jax.random.split(key, x.shape[:2]), x)
 
 
-def best_law(federation: Federation) -> AbstractSteppedLaw:
+def best_law(federation: Federation) -> SitesLaw | LinearLaw:
     """Returns the best fast law of a federation."""
     if federation.additive:
         return LinearLaw(federation)
