@@ -111,7 +111,8 @@ def test_floors_between_known_step_sizes_are_those_of_the_law():
     assert quick
     for step in quick:
         solved, found = along.settled(step, True), along.at(step)
-        assert solved and found
+        assert solved
+        assert found
         assert found.square == pytest.approx(solved.square, rel=along.tolerance)
         assert step not in along.known
 

@@ -127,14 +127,14 @@ def _reduced(
     n, units = p + M * q, np.ones(p + M * q)
 
     def drawn(step: Step) -> np.ndarray:
-        """A random exchange as a map of (z, 1), in which operators move agents by about one; z is in `units`."""
-        sizes = {c.number: np.abs(c.enter).max(initial=0.0) for ways in step.parts for way in ways for c in way.calls}
+        """A random exchange as a map of (z, 1), in which operators move agents by one or more; z is in `units`."""
+        sizes = {c.number: _least(np.abs(c.enter)) for ways in step.parts for way in ways for c in way.calls}
         slopes, added = rng.standard_normal((2, M, max(sizes, default=-1) + 1, 1))
         mix = [rng.dirichlet(np.ones(len(ways))) for ways in step.parts]
         columns, one = np.eye(n, n + 1), np.eye(n + 1)[-1]
 
         def operator(agents: np.ndarray, call: int, points: np.ndarray) -> np.ndarray:
-            return (0.5 * slopes[agents, call] * points + added[agents, call] * one) / (sizes[call] or 1.0)
+            return (0.5 * slopes[agents, call] * points + added[agents, call] * one) / sizes[call]
 
         w, m = apply(step, columns[:p], columns[p:].reshape(M, q, n + 1), operator, mix)
         w[:, -1] += step.noise @ rng.standard_normal(step.noise.shape[1])
@@ -172,6 +172,11 @@ def _reduced(
     W = reach @ _grown(np.zeros((reach.shape[1], 0)), reach.T @ seen)
     into, out_of = W.T / units, units[:, None] * W
     return into, np.where(np.abs(out_of) > ROUNDING * np.abs(out_of).max(), out_of, 0.0), units[:, None] * reach
+
+
+def _least(sizes: np.ndarray) -> float:
+    """Returns the least of these numbers that is not zero; 1 if there is none."""
+    return float(sizes[sizes > ROUNDING * sizes.max(initial=0.0)].min(initial=np.inf)) if sizes.any() else 1.0
 
 
 def _grown(basis: np.ndarray, columns: np.ndarray) -> np.ndarray:

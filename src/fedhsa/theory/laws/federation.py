@@ -17,7 +17,7 @@ from .agents import Agents, kinds_of
 from .coordinates import Coordinates, coordinates_of, server_coordinates
 from .exchanges import Frame, GroupExchange, Role, Summary, exchanges_of, frames_of, roles_of
 from .field import field_radius
-from .moments import Steps
+from .moments import Steps, TooLargeError
 from .pieces import Pieces, Step, pieces_of
 from .walks import Code
 
@@ -132,7 +132,10 @@ class Federation:
     def beside(self, part: float = 0.0) -> "Federation":
         """Returns the same with a running mean of the error as a part of $x$, which it shows; see `Pieces.beside`."""
         coordinates = Coordinates(*(np.asarray(block_diag(1.0, map)) for map in self.coordinates))
-        found = Federation(self.pieces.beside(part), self.agents, self.name, coordinates)
+        summary = self.summary
+        if summary is not None:
+            summary = summary._replace(known=np.pad(summary.known, ((0, 0), (self.dim, 0))))
+        found = Federation(self.pieces.beside(part), self.agents, self.name, coordinates, summary)
         found.inner, found.stands = self, self.stands
         return found
 
@@ -238,6 +241,8 @@ class Federation:
 
     def at(self, algorithm: AbstractAlgorithm) -> "Federation":
         """Returns the same agents with another step size of their algorithm, in coordinates that serve all of them."""
+        if self.summary is not None:
+            return summarised(pieces_of(algorithm, self.num_agents, self.dim), self.agents, self.name)
         if self._common is None:  # of step sizes near its own, since rounding hides directions at much smaller ones
             steps = self.pieces.step_size * FACTORS
             every = [pieces_of(with_step(algorithm, step), self.num_agents, self.dim) for step in steps]
@@ -248,6 +253,11 @@ class Federation:
 
     def family(self, algorithm: AbstractAlgorithm, steps: Sequence[Steps]) -> "list[Federation]":
         """Returns the same agents in rounds with other step sizes, all in the same coordinates."""
+        if self.summary is not None:
+            raise TooLargeError(
+                f"{self.num_agents} agents of {self.name} remember too much to predict step sizes that change. Predict "
+                "the first and the last step size separately, or use fewer agents."
+            )
         every = [pieces_of(with_step(algorithm, now), self.num_agents, self.dim, before) for now, before in steps]
         some = np.unique(np.linspace(0, len(every) - 1, SOME).astype(int))
         coordinates = coordinates_of([every[k] for k in some], self.num_agents)
