@@ -3,6 +3,7 @@
 import inspect
 import json
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,8 +45,8 @@ def parts():
     yield from (*fh.ALGORITHMS.values(), *fh.WRAPPERS.values(), fh.Polynomial)
     for module in (fh.codecs, fh.graphs, fh.sampling):
         for part in vars(module).values():
-            if inspect.isclass(part) and part.__module__ == module.__name__ and not inspect.isabstract(part):
-                yield part
+            if inspect.isclass(part) and issubclass(part, eqx.Module) and part.__module__ == module.__name__:
+                yield from () if inspect.isabstract(part) else (part,)
 
 
 def made(part, values):

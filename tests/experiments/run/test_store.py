@@ -32,7 +32,7 @@ def edited(tmp_path):
 @pytest.mark.parametrize(
     ("file", "stale"),
     [
-        ("theory/laws/participation.py", {"field/participation", "field/compressed"}),
+        ("experiments/study/sampled.py", {"field/participation", "field/compressed"}),
         ("experiments/variants/contraction.py", {"field/boundary", "field/one-exchange"}),
         ("experiments/field/garnet.py", {"field/garnet"}),
         ("engine/batch.py", set(presets.studies())),

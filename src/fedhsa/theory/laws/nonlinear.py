@@ -34,7 +34,7 @@ from .played import parameters
 
 LARGEST = 10**8
 """The largest size of the operators that are averaged."""
-SWEEPS, SETTLED = 12, 1e-3
+SWEEPS, SETTLED = 12, 1e-4
 """The largest number of times that operators are averaged, and the change of the long run relative to the error at
 which they are averaged no more."""
 COPIES = 8
@@ -194,19 +194,17 @@ def _settled(problem: Problem, algorithm: AbstractAlgorithm, model: Problem, cop
 
     The positions are those of the one-site law.
     """
-    before = None
+    now = np.full(problem.dim, math.inf)
     for _ in range(SWEEPS):
         law = _copied(model, algorithm, copies)
         if law is None or not _is_stable(law):
             return model
         mean, covariance = law.stationary()
-        now = mean + model.root
-        if before is not None and np.abs(now - before).max() <= SETTLED * math.sqrt(
-            max(np.trace(covariance) + mean @ mean, 1e-300)
-        ):
-            return model
-        before = now
+        before, now = now, mean + model.root
         model = averaged(problem, *positions(law, model))
+        size = math.sqrt(max(np.trace(covariance), 0.0) + mean @ mean)  # rounding may make a variance negative
+        if np.abs(now - before).max() <= SETTLED * (size or 1.0):
+            return model
     return model
 
 

@@ -726,6 +726,7 @@ class _Watched(AbstractExchange):
         if not any(_varies(x) for x in (done.results, done.places, after)):
             return f"A round of {self.name} is not an affine map of the state that it carries from round to round."
         room = np.zeros((self.inputs + self.most) * self.d)
+        self.script.chances.clear()
         shown = _program(
             lambda given, values, first: self._local(given, values, zero, zero, zero, first), given, room, zero
         )
