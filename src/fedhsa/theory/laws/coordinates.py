@@ -16,8 +16,9 @@ ROUNDING = 1e-13
 """The size below which a coefficient is zero."""
 FEW = 3
 """The number of equal agents that show what any number of them carry."""
-PATTERNS = 8
-"""The number of patterns of present agents that show what unequal agents carry, from nobody to everybody."""
+PATTERNS, MOST_ROUNDS = 8, 32
+"""The number of patterns of present agents that show what unequal agents carry, from nobody to everybody, and that of
+outcomes of a round."""
 
 
 class Coordinates(NamedTuple):
@@ -76,7 +77,10 @@ def _of_all(every: Sequence[Pieces], M: int, *, first: bool) -> list[list[Step]]
     """Returns the rounds of all pieces, for `M` of their agents; for agents with roles, in several patterns of them."""
     found = []
     for pieces in every:
-        for steps, absence in zip(pieces.first if first else pieces.rounds, pieces.absences, strict=True):
+        rounds = [*zip(pieces.first if first else pieces.rounds, pieces.absences, strict=True)]
+        if len(rounds) > MOST_ROUNDS:  # some of them show what all do
+            rounds = [rounds[k] for k in np.random.default_rng(SEED).choice(len(rounds), MOST_ROUNDS, replace=False)]
+        for steps, absence in rounds:
             here = [_fewer(step, M) for step in steps]
             if absence is None:
                 found.append(here)

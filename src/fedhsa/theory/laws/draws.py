@@ -6,6 +6,7 @@ every agent has two *roles*, present and absent.
 """
 
 import abc
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -18,8 +19,8 @@ import scipy
 from ...algorithms import Round
 from .moments import NotDerivedError
 
-MOST_DRAWS, MOST_OUTCOMES = 6, 64
-"""The largest numbers of draws in a round, and of their joint outcomes."""
+MOST_DRAWS, MOST_OUTCOMES, MOST_LASTING = 6, 64, 256
+"""The largest numbers of draws in a round, and of their joint outcomes, also if these follow on each other."""
 CODES = -2
 """The place of the first code of an agent; others have lower numbers."""
 NODES, UNLIKELY = 9, 1e-12
@@ -215,7 +216,8 @@ def outcomes_of(
         if not all(np.allclose(other, known, rtol=1e-10) for other in others):
             raise NotDerivedError(f"An event of {name} has different probabilities in its exchanges.")
         found, moves = _of_draw(script.draws[which], known, num_agents)
-        if len(every) * len(found) > MOST_OUTCOMES or (len(joint) > 1 and found[0].row >= 0):
+        most = MOST_OUTCOMES if moves is None else MOST_LASTING
+        if len(every) * len(found) > most or (len(joint) > 1 and found[0].row >= 0):
             raise NotDerivedError(f"What a round of {name} draws has very many outcomes.")
         every = [
             b._replace(chance=a.chance * b.chance, drawn=a.drawn + b.drawn) for a, b in itertools.product(every, found)
@@ -237,21 +239,20 @@ def _of_draw(draw: Draw, chances: np.ndarray, num_agents: int) -> tuple[list[Dra
     if draw.shared and (number := math.comb(M, draw.size)) <= MOST_OUTCOMES:
         sets = itertools.combinations(range(M), draw.size)
         return [outcome(1 / number, np.isin(everybody, chosen)) for chosen in sets], None
-    if not draw.shared and draw.size**M <= MOST_OUTCOMES:
+    if not draw.shared and draw.size**M <= (MOST_LASTING if draw.memory else MOST_OUTCOMES):
         every = [np.array(c) for c in itertools.product(range(draw.size), repeat=M)]
         found = [outcome(float(np.prod(chances[everybody, c])), c) for c in every]
         found = [o for o in found if o.chance > 0]
         if not draw.memory:
             return found, None
-        one = [draw.memory * np.eye(2) + (1 - draw.memory) * row for row in chances]
-        moves = [
-            [math.prod(one[i][a, b] for i, (a, b) in enumerate(zip(x, y, strict=True))) for y in every] for x in every
-        ]
-        return found, np.array(moves)
+        return found, functools.reduce(np.kron, [draw.memory * np.eye(2) + (1 - draw.memory) * row for row in chances])
     roles: dict[str, Any] = {"row": draw.row}
     if draw.shared:
         return [_with(outcome, 1.0, draw.size, M, roles)], None
-    if draw.size > 2 or draw.memory:
+    if draw.memory:
+        most = int(math.log2(MOST_LASTING))
+        raise NotDerivedError(f"Presence that lasts is predicted for at most {most} agents, got {M}.")
+    if draw.size > 2:
         raise NotDerivedError("What a round draws has very many outcomes.")
     if np.ptp(chances[:, 1]) > 0:
         return [outcome(1.0, np.ones(M), **roles, present=chances[:, 1])], None

@@ -192,8 +192,24 @@ class Federation:
     @functools.cached_property
     def additive(self) -> bool:
         """Whether all rounds are the same map with added noise."""
+        return self._alone and len(self.pieces.rounds) == 1
+
+    @functools.cached_property
+    def _alone(self) -> bool:
+        """Whether rounds of the same outcome are the same map with added noise."""
         alone = all(len(ways) == 1 for steps in self.pieces.rounds for step in steps for ways in step.parts)
-        return self.certain and alone and self.pieces.absences == (None,) and not self.pieces.codes
+        drawn = {absence is None for absence in self.pieces.absences} == {True}
+        return self.certain and alone and drawn and not self.pieces.codes
+
+    @functools.cached_property
+    def maps(self) -> np.ndarray | None:
+        """The map of $(x, 1)$ by a round for each outcome, if nothing else is random; None otherwise."""
+        every = [[exchange for role in roles for exchange in role.exchanges] for roles in self.rounds]
+        noisy = self.noises is not None or any(exchange.noise.any() for exchanges in every for exchange in exchanges)
+        if noisy or self.own or not self._alone:
+            return None
+        one = np.eye(self.size + 1)
+        return np.array([functools.reduce(lambda X, e: e.mean @ X, exchanges, one) for exchanges in every])
 
     @functools.cached_property
     def responses(self) -> np.ndarray:

@@ -303,6 +303,12 @@ class EachSiteLaw(SitesLaw):
 
     def round(self, state):
         federation, every = self.federation, np.arange(len(self.federation.agents.P))[None]
+        if federation.maps is not None:  # only what is drawn is random: $V$ is zero
+            kernel, (U, V) = federation.pieces.kernel, state
+            moved = federation.maps @ (U if kernel is not None else U[..., None, :, :]) @ transpose(federation.maps)
+            if kernel is None:
+                return np.einsum("w,...wab->...ab", federation.pieces.chances, moved), V
+            return np.einsum("wv,...wab->...vab", kernel, moved, optimize=True), V
 
         def one(roles: list[Role], U: np.ndarray, V: np.ndarray) -> State:
             counts = federation.agents.counts

@@ -53,9 +53,9 @@ RANK, SAME, ROUNDING = 1e-9, 1e-10, 1e-13
 size below which a coefficient is zero."""
 LATER = (1, 2, 3, 10, 1009)
 """Rounds that must be alike; the first round of a run may differ."""
-KEYS, MOST_NOISE = 6, 2
-"""The number of keys with which an agent's round is tried, to notice one that is random, and the largest number of the
-server's noise relative to its numbers."""
+KEYS, MOST_NOISE, MOST_CHECKED = 6, 2, 32
+"""The number of keys with which an agent's round is tried, to notice one that is random, the largest number of the
+server's noise relative to its numbers, and that of the outcomes of a round that are tried."""
 FACTORS = (-50.0, -5.0, -0.5, 0.5, 1.5, 5.0, 50.0)
 """Values of a factor at which replies must be linear in it, where 0 and 1 are a standard deviation from its mean."""
 USUAL = 0.37, 0.1
@@ -261,11 +261,11 @@ class _Method(NamedTuple):
     def rounds(self, given: list, index: int) -> tuple[tuple[tuple[Step, ...], ...], tuple[Absence | None, ...]]:
         """Returns the exchanges of a round as matrices, for every outcome, and what absent agents do."""
         known: dict[Any, Part] = {}
-        found = [self._with_roles(exchanges, given, outcome, index, known) for exchanges, outcome in self.outcomes()]
+        found = [self.round(exchanges, given, outcome, index, known) for exchanges, outcome in self.outcomes()]
         steps, absences = zip(*found, strict=True)
         return steps, absences
 
-    def _with_roles(
+    def round(
         self, exchanges: "tuple[_Watched, ...]", given: list, outcome: Drawing, index: int, known: dict[Any, Part]
     ) -> tuple[tuple[Step, ...], Absence | None]:
         example = self._round(exchanges, given, outcome.drawn, index, known)
@@ -461,8 +461,8 @@ def _watch(rebuilt: Callable, given: list, num_agents: int, dim: int, observed: 
     chosen = tuple(watched[side] for side in sides)
     drawn, codes = outcomes_of(chosen[0], script, given, num_agents, name), tuple(script.codes.values())
     method = _Method(sides, np.diff(edges), chosen, drawn, codes, True, server, memory, show[:, 0])
-    alike = True
-    for exchanges, outcome in method.outcomes():
+    alike, outcomes = True, method.outcomes()
+    for exchanges, outcome in outcomes[:: 1 + len(outcomes) // MOST_CHECKED]:
         every = zip(exchanges, drawn.ways, method.raw(exchanges, given, outcome.drawn, LATER[0]), strict=True)
         for exchange, passed, steps in every:
             for way, step in zip(passed, steps, strict=True):
@@ -472,8 +472,7 @@ def _watch(rebuilt: Callable, given: list, num_agents: int, dim: int, observed: 
                 if not exchange.does(step, told, LATER):
                     raise NotDerivedError(f"The rounds of {name} depend on the number of the round.")
                 alike = alike and exchange.does(step, told, [0])
-    for steps in method.rounds(given, LATER[0])[0]:
-        method.check_rest(steps, name)
+        method.check_rest(method.round(exchanges, given, outcome, LATER[0], {})[0], name)
     return method._replace(alike=alike)
 
 
