@@ -6,15 +6,17 @@ import equinox as eqx
 import jax
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 import fedhsa as fh
 from fedhsa.algorithms import AbstractWrapper, Effect
 from fedhsa.theory import predict
 from fedhsa.theory.laws.agents import agents_of
 from fedhsa.theory.laws.averages import CarriedAverage
+from fedhsa.theory.laws.draws import _nodes
 from fedhsa.theory.laws.federation import Federation
 from fedhsa.theory.laws.law import law_of
-from fedhsa.theory.laws.levels import EachSiteLaw, EverySiteLaw, TwoSitesLaw
+from fedhsa.theory.laws.levels import EachSiteLaw, EverySiteLaw, LinearLaw, TwoSitesLaw
 from fedhsa.theory.laws.moments import NotDerivedError
 from fedhsa.theory.laws.occupancies import OccupancyLaw
 from fedhsa.theory.laws.pieces import derive
@@ -364,9 +366,26 @@ def test_wrapped_methods_with_independent_observations_have_the_exact_law(method
     assert found.stability == "mean square, exact"
 
 
+def test_a_few_numbers_of_present_agents_have_the_moments_of_all_of_them():
+    for M, p in ((12, 0.3), (40, 0.6), (500, 0.1)):
+        numbers, weights = _nodes(M, p)
+        assert len(numbers) <= 10
+        for power in range(5):
+            expected = binom(M, p).expect(lambda n, power=power: (n / M) ** power)
+            assert weights @ (np.array(numbers) / M) ** power == pytest.approx(expected, rel=1e-8)
+
+
+def test_noise_of_the_server_alone_adds_up_over_rounds():
+    """Two scalar agents without noise, and unit noise on their replies: the error is an autoregression."""
+    quiet = fh.problems.quadratic.from_arrays(np.full((2, 1, 1), 0.5), np.ones((2, 1)))
+    law = law_of(quiet, Asking(fh.LocalSA(0.4, 1), 0.0, kind="noise"))
+    assert isinstance(law, LinearLaw)
+    assert law.stationary().square == pytest.approx(1 / (1 - 0.8**2), rel=1e-9)
+
+
 def test_very_many_outcomes_are_refused():
     """Those of agents that remember whether they were present; others are present, or absent."""
-    with pytest.raises(NotDerivedError, match="What a round draws has very many outcomes"):
+    with pytest.raises(NotDerivedError, match="Presence that lasts is predicted for at most 8 agents, got 10"):
         derive(fh.Partial(LOCAL, fh.sampling.Availability(0.5, 0.3)), 10, 1)
 
 
@@ -403,6 +422,8 @@ def test_a_mean_over_nonlinear_rounds_begins_as_the_method_and_ends_at_its_bias(
     mean = predict(problem, fh.Averaged(fh.SCAFFOLD(0.1, 2)))
     np.testing.assert_allclose(mean.error(1), plain.error(1), rtol=1e-12)
     assert mean.error(2)[2] != plain.error(2)[2]
+    (_, first, second), (*_, both) = (found.law.path(np.ones(1), 2) for found in (plain, mean))
+    np.testing.assert_allclose(both.mean, (first.mean + second.mean) / 2, rtol=1e-12)
     np.testing.assert_array_equal(mean.bias, plain.bias)
     assert mean.noise_variance == 0
     assert mean.left_out >= plain.left_out

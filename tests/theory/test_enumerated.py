@@ -204,6 +204,8 @@ def test_the_law_of_pairs_adds_what_every_pair_misses(family, S, kinds, rule):
     expected = max(Law(agents, rule, random=pair).mean_square_radius for pair in pairs)
     assert law.square_radius == pytest.approx(expected, rel=1e-7)
     assert law.mean_square_radius().kind == ("exact" if len(kinds) == 2 else "estimate")
+    if len(kinds) == 2:
+        assert law.mean_square_radius().value == pytest.approx(expected, rel=1e-7)
 
 
 @pytest.mark.parametrize("kinds", [(0, 1), (0, 0)])

@@ -266,6 +266,23 @@ def test_in_the_long_run_the_mean_of_the_operator_vanishes(M):
     np.testing.assert_allclose([found.bias[0], found.curvature_bias[0]], -found.floor, rtol=1e-3)
 
 
+def test_infinitely_many_agents_have_no_noise_that_bends_their_mean():
+    """Those of the test above: their bias goes as the variance, which vanishes with their inverse number."""
+    source, noise = fh.sources.FiniteChain(np.full((1, 2, 2), 0.5)), np.array([[-0.5, 0.5]])
+    problem = fh.Problem(Squared(source, noise), like=np.zeros(1), theta_star=np.zeros(1))
+    found = predict(problem, fh.SynchronisedSA(0.1))
+    assert abs(found.persistent_bias[0]) < 0.04 * abs(found.bias[0])
+
+
+def test_a_spread_that_changes_the_average_slope_carries_a_warning():
+    """The slope at x is -1 - 3 x^2, and the mean square of x is the floor."""
+    source = fh.sources.FiniteChain(np.full((1, 2, 2), 0.5))
+    problem = fh.Problem(Cubic(source, np.array([[-0.6, 0.6]])), like=np.zeros(1), theta_star=np.zeros(1))
+    with pytest.warns(PredictionWarning, match="the average slope of Cubic differs from the slope at the root"):
+        found = predict(problem, fh.SynchronisedSA(0.4))
+    assert found.law.bend == pytest.approx(nonlinear.SENSITIVITY * 3 * found.floor, rel=0.03)
+
+
 def test_what_is_stable_only_at_the_root_is_not_called_stable():
     source = fh.sources.FiniteChain(np.full((1, 2, 2), 0.5))
     problem = fh.Problem(Cubic(source, np.array([[-0.5, 0.5]])), like=np.zeros(1), theta_star=np.zeros(1))

@@ -168,7 +168,9 @@ def test_the_mean_square_radius_is_that_of_the_map_of_second_moments():
     problem = fh.problems.finite_sum.from_arrays(A[None], rng.normal(size=(1, 2, 2)), np.full((1, 2, 2), 0.5)).iid()
     F = np.eye(2) - 0.01 * A
     expected = abs(np.linalg.eigvals(sum(np.kron(f, f) for f in F) / 2)).max()
-    assert predict(problem, fh.SA(0.01)).mean_square_radius == pytest.approx(expected, rel=1e-9)
+    found = predict(problem, fh.SA(0.01))
+    assert found.mean_square_radius == pytest.approx(expected, rel=1e-9)
+    assert found.rate == pytest.approx(np.sqrt(expected), rel=1e-9)
 
 
 def test_the_mean_square_radius_of_larger_problems_is_at_least_the_squared_spectral_radius():

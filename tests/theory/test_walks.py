@@ -205,6 +205,14 @@ def test_in_every_exchange_rows_among_the_others_are_the_adjoint_of_first_moment
         np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("correction", [0.0, 1.0])
+def test_over_a_round_a_chain_moves_once_for_every_observation(correction):
+    arrays = chains_of("states", 3, (0, 1, 2)).arrays
+    federation = Federation(pieces_of_rule(LocalRule(0.3, LENGTH, 0.8, correction), 3), arrays, "")
+    expected = np.linalg.matrix_power(arrays.P, LENGTH)
+    np.testing.assert_allclose(federation.kernels(np.arange(3)), expected, rtol=1e-12)
+
+
 def test_an_observation_that_another_exchange_uses_again_is_the_state_and_no_more():
     part = part_of("equal steps")
     (actions,), end = actions_of([part._replace(calls=part.calls[:1])], 0, False, LENGTH, {0})

@@ -307,8 +307,8 @@ class EachSiteLaw(SitesLaw):
             kernel, (U, V) = federation.pieces.kernel, state
             moved = federation.maps @ (U if kernel is not None else U[..., None, :, :]) @ transpose(federation.maps)
             if kernel is None:
-                return np.einsum("w,...wab->...ab", federation.pieces.chances, moved), V
-            return np.einsum("wv,...wab->...vab", kernel, moved, optimize=True), V
+                return np.einsum("w,...wab->...ab", federation.pieces.chances, moved), 0 * V
+            return np.einsum("wv,...wab->...vab", kernel, moved, optimize=True), 0 * V
 
         def one(roles: list[Role], U: np.ndarray, V: np.ndarray) -> State:
             counts = federation.agents.counts
