@@ -371,7 +371,7 @@ def test_a_few_numbers_of_present_agents_have_the_moments_of_all_of_them():
         numbers, weights = _nodes(M, p)
         assert len(numbers) <= 10
         for power in range(5):
-            expected = binom(M, p).expect(lambda n, power=power: (n / M) ** power)
+            expected = binom(M, p).expect(lambda n, M=M, power=power: (n / M) ** power)
             assert weights @ (np.array(numbers) / M) ** power == pytest.approx(expected, rel=1e-8)
 
 
