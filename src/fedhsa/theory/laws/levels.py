@@ -37,8 +37,9 @@ CACHED = 2**17
 """The size of the maps of agents that are followed together."""
 QUICK = 2e7
 """The number of multiplications in a round of laws that are evaluated for many step sizes."""
-LONG, ROUGH = 1e9, (1e-3, 1e-4)
-"""The number of multiplications in a round from which a law is solved to fewer digits, and the accuracies then."""
+LONG, SOLVED, ROUGH, UNSOLVED = 1e9, (3e-5, 1e-4), (1e-3, 1e-4), 0.01
+"""The number of multiplications in a round from which a law is solved to fewer digits, the accuracies then, also of
+agents that stand for others, and what these may change in the floor."""
 MORE, PARTS = 6, 4
 """How many times as many agents as stand for all their bias is taken from, and the number of parts of them whose
 differences show the error of the choice."""
@@ -69,8 +70,9 @@ class SitesLaw(MomentLaw):
 
     @functools.cached_property
     def accuracy(self) -> tuple[float, float]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        exact = self.federation.chosen is None and self.federation.work(1) < LONG
-        return (TOLERANCE, DIGITS) if exact else ROUGH
+        if self.federation.chosen is not None:  # which are in single precision
+            return ROUGH
+        return (TOLERANCE, DIGITS) if self.federation.work(1) < LONG else SOLVED
 
     @property
     def dim(self):
@@ -442,7 +444,7 @@ class EachSiteLaw(SitesLaw):
         bias, part = np.linalg.norm(self.persistent_bias()), np.linalg.norm(due_to_noise)
         biased = (2 * bias * part + part**2) / math.sqrt(MORE * len(counts))
         error = 3 * squares.std(ddof=1) / math.sqrt(PARTS) + 2 * biased
-        return float(error / self.stationary().square)
+        return float(error / self.stationary().square) + UNSOLVED
 
     def _slowdown(self) -> float:
         """Returns by how much noise that multiplies the error slows down the decay of its mean square."""

@@ -30,7 +30,7 @@ from .law import federation_of, law_of
 from .levels import EachSiteLaw, LinearLaw, SitesLaw
 from .moments import AbstractLaw, AbstractSteppedLaw, Moments, TooLargeError
 from .pieces import pieces_of
-from .played import parameters
+from .played import PlayedLaw, parameters
 
 LARGEST = 10**8
 """The largest size of the operators that are averaged."""
@@ -39,7 +39,7 @@ SWEEPS, SETTLED = 12, 1e-4
 which they are averaged no more."""
 COPIES = 8
 """The number of copies of agents that show what depends on their number."""
-JITTER, SMALLEST = 1e-12, 1e-14
+JITTER, SMALLEST, ROUNDING = 1e-12, 1e-14, 1e-12
 """The numbers added to covariances before their roots are taken, relative and absolute, since slopes are differences
 over these roots."""
 SENSITIVITY = 0.75
@@ -93,10 +93,17 @@ class NonlinearLaw(AbstractLaw):
     basis = "mean field"
 
     def __init__(
-        self, problem: Problem, algorithm: AbstractAlgorithm, model: Problem, law: AbstractSteppedLaw, limit: np.ndarray
+        self,
+        problem: Problem,
+        algorithm: AbstractAlgorithm,
+        model: Problem,
+        law: AbstractSteppedLaw,
+        limit: np.ndarray,
+        modelled: np.ndarray,
     ):
         self.problem, self.algorithm, self.model, self.law, self.limit = problem, algorithm, model, law, limit
-        self.shift = model.root - problem.root
+        """`limit` is that of rounds without noise, and `modelled` the same by an affine model of these."""
+        self.modelled, self.shift = modelled, model.root - problem.root + limit - modelled
         slope, seen = problem.jacobians(problem.root).mean(0), model.jacobians(model.root).mean(0)
         self.bend = SENSITIVITY * float(np.linalg.norm(np.linalg.solve(slope, seen - slope), 2))
 
@@ -125,7 +132,7 @@ class NonlinearLaw(AbstractLaw):
             model = _settled(self.problem, self.algorithm, self.model, copies)
             if (law := _copied(model, self.algorithm, copies)) is None or not _is_stable(law):
                 return np.full(self.problem.dim, math.nan)
-            every.append(law.persistent_bias() + model.root - self.problem.root)
+            every.append(law.persistent_bias() + model.root - self.problem.root + self.limit - self.modelled)
         return (K * every[1] - every[0]) / (K - 1)
 
     def stationary(self):
@@ -169,9 +176,22 @@ def nonlinear_law(problem: Problem, algorithm: AbstractAlgorithm) -> NonlinearLa
     still = _settled(quiet, algorithm, linearised(quiet))
     model = still if finite is None else _settled(problem, algorithm, linearised(problem))
     law, limit = law_of(model, algorithm), np.full(problem.dim, math.nan)
+    limits = limit, limit
     if _is_stable(alone := law_of(still, algorithm)):
-        limit = alone.stationary().mean + still.root - problem.root
-    return NonlinearLaw(problem, algorithm, model, law, limit)
+        modelled = alone.stationary().mean + still.root - problem.root
+        limits = _played_limit(problem, algorithm, modelled), modelled
+    return NonlinearLaw(problem, algorithm, model, law, *limits)
+
+
+def _played_limit(problem: Problem, algorithm: AbstractAlgorithm, modelled: np.ndarray) -> np.ndarray:
+    """Returns the limit of rounds without noise, if they can be run; otherwise that of an affine model."""
+    if np.abs(modelled).max() <= ROUNDING * max(np.abs(problem.root).max(), 1.0):
+        return modelled
+    with contextlib.suppress(TypeError, ValueError):
+        limit = PlayedLaw(problem.noiseless(), algorithm).stationary().mean
+        if np.linalg.norm(limit - modelled) < np.linalg.norm(modelled):  # otherwise it goes elsewhere
+            return limit
+    return modelled
 
 
 def _is_stable(law: AbstractSteppedLaw) -> bool:
@@ -194,16 +214,16 @@ def _settled(problem: Problem, algorithm: AbstractAlgorithm, model: Problem, cop
 
     The positions are those of the one-site law.
     """
-    now = np.full(problem.dim, math.inf)
+    now, square = np.full(problem.dim, math.inf), math.inf
     for _ in range(SWEEPS):
         law = _copied(model, algorithm, copies)
         if law is None or not _is_stable(law):
             return model
         mean, covariance = law.stationary()
-        before, now = now, mean + model.root
-        model = averaged(problem, *positions(law, model))
-        size = math.sqrt(max(np.trace(covariance), 0.0) + mean @ mean)  # rounding may make a variance negative
-        if np.abs(now - before).max() <= SETTLED * (size or 1.0):
+        before, now = (now, square), mean + model.root
+        model, square = averaged(problem, *positions(law, model)), np.trace(covariance) + mean @ mean
+        size = max(square, SMALLEST)  # rounding may make a variance negative
+        if np.abs(now - before[0]).max() <= SETTLED * math.sqrt(size) and abs(square - before[1]) <= SETTLED * size:
             return model
     return model
 

@@ -34,7 +34,7 @@ def fixed_point(
     """Returns the solution of `x = map @ x + added` for a map with a radius below 1; raises if it is not found.
 
     `nearly` is a linear map that nearly solves these equations for any `added`, which makes the iteration shorter. A
-    larger `tolerance`, relative to `added`, ends it sooner.
+    larger `tolerance`, relative to the solution, ends it sooner.
     """
     n = added.size
     if isinstance(map, np.ndarray):
@@ -43,6 +43,9 @@ def fixed_point(
     def away(z: np.ndarray) -> np.ndarray:
         x = nearly(np.ravel(z))
         return x - map @ x
+
+    def close(x: np.ndarray, left: np.ndarray) -> bool:
+        return tolerance > TOLERANCE and bool(np.abs(nearly(left)).max() <= tolerance * np.abs(x).max())
 
     equations = LinearOperator((n, n), matvec=away, dtype=np.float64)  # pyright: ignore[reportCallIssue]
     x, left, residual = np.zeros(n), added, np.abs(added).max(initial=0.0)
@@ -53,7 +56,7 @@ def fixed_point(
         if not residual < FALLS * before:
             break
         x, left = better, rest
-        if residual <= tolerance * np.abs(added).max():
+        if residual <= TOLERANCE * np.abs(added).max() or close(x, left):
             return x
     residual = np.inf
     for _ in range(CYCLES):  # of which each starts from the true residual; rounding ends their progress
@@ -64,9 +67,9 @@ def fixed_point(
             residual = min(before, residual)
             break
         x = better
-        if tolerance > TOLERANCE and residual <= tolerance * np.abs(added).max():
-            break
-    if not residual <= max(CLOSE * np.abs(x).max(), tolerance * np.abs(added).max()):
+        if close(x, left):
+            return x
+    if not residual <= max(CLOSE * np.abs(x).max(), TOLERANCE * np.abs(added).max()) and not close(x, left):
         raise ValueError(
             f"The stationary moments were not found: the relative residual of {n:,} equations is {residual:.2g}. The "
             "method may be close to its largest stable step size; use a smaller one."
