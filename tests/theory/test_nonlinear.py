@@ -38,13 +38,16 @@ def predicted(case):
 
 
 def miss(case):
-    """The relative error of the predicted floor, and of the predicted bias, beyond four standard errors of the runs."""
+    """The relative error of the predicted floor, and of the predicted bias, beyond four standard errors of the runs.
+
+    That of the bias is relative to the bias, or to half the root mean-square error if that is more.
+    """
     prediction, warned = predicted(case)
     run = logistic_runs.recorded()[str(case)]
     floor, mean = run["floor"][0], np.array(run["mean"])
     off = max(abs(prediction.floor - floor) - 4 * run["floor_se"][0], 0.0) / floor
     bias = max(np.linalg.norm(prediction.bias - mean) - 4 * np.linalg.norm(run["mean_se"]), 0.0)
-    return off, bias / np.linalg.norm(mean), warned
+    return off, bias / max(np.linalg.norm(mean), floor**0.5 / 2), warned
 
 
 def named(cases):
@@ -127,7 +130,7 @@ def test_without_noise_local_sa_goes_where_its_rounds_go():
     np.testing.assert_allclose(prediction.bias, theta - problem.theta_star, rtol=1e-7)
     np.testing.assert_allclose(prediction.error(10)[1:], path[:10], rtol=1e-7)
     assert prediction.basis == "exact"
-    assert (predict(problem, fh.FedHSA(eta, H)).bias == 0).all()
+    assert abs(predict(problem, fh.FedHSA(eta, H)).bias).max() < 1e-12
 
 
 @pytest.mark.slow
