@@ -299,7 +299,7 @@ def test_a_law_that_takes_long_is_solved_to_fewer_digits(monkeypatch):
     floor, radius = quick.stationary().square, quick.square_radius
     monkeypatch.setattr(levels, "LONG", 0)
     long = EachSiteLaw(quick.federation)
-    assert quick.accuracy < long.accuracy == levels.ROUGH
+    assert quick.accuracy < long.accuracy == levels.SOLVED
     assert long.stationary().square == pytest.approx(floor, rel=long.accuracy[0])
     assert long.square_radius == pytest.approx(radius, rel=long.accuracy[1])
 

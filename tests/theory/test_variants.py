@@ -219,7 +219,7 @@ def test_agents_that_come_and_go_are_a_chain_of_sets():
 
 def test_many_agents_that_come_and_go_have_no_law():
     problem = quadratic.random(12, dim=2)
-    with pytest.raises(TypeError, match="What a round draws has very many outcomes"):
+    with pytest.raises(TypeError, match="Presence that lasts is predicted for at most 8 agents, got 12"):
         predict(problem, fh.Partial(fh.FedHSA(0.002, local_steps=4), Availability(0.1, 0.1)))
 
 

@@ -1,7 +1,7 @@
 """Coordinates of what a method carries: those that a run reaches and that affect the parameter, now or later."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -131,8 +131,8 @@ def _reduced(
     n, units = p + M * q, np.ones(p + M * q)
 
     def drawn(step: Step) -> np.ndarray:
-        """A random exchange as a map of (z, 1), in which operators move agents by one or more; z is in `units`."""
-        sizes = {c.number: _least(np.abs(c.enter)) for ways in step.parts for way in ways for c in way.calls}
+        """A random exchange as a map of (z, 1), in which operators move the next point by about one; z is in `units`."""
+        sizes = {number: size for ways in step.parts for way in ways for number, size in _sizes(way)}
         slopes, added = rng.standard_normal((2, M, max(sizes, default=-1) + 1, 1))
         mix = [rng.dirichlet(np.ones(len(ways))) for ways in step.parts]
         columns, one = np.eye(n, n + 1), np.eye(n + 1)[-1]
@@ -178,9 +178,13 @@ def _reduced(
     return into, np.where(np.abs(out_of) > ROUNDING * np.abs(out_of).max(), out_of, 0.0), units[:, None] * reach
 
 
-def _least(sizes: np.ndarray) -> float:
-    """Returns the least of these numbers that is not zero; 1 if there is none."""
-    return float(sizes[sizes > ROUNDING * sizes.max(initial=0.0)].min(initial=np.inf)) if sizes.any() else 1.0
+def _sizes(way: Part) -> Iterator[tuple[int, float]]:
+    """Yields the number of each call, and how far its value moves the next point, or else the least that it moves."""
+    for call, later in itertools.zip_longest(way.calls, way.calls[1:]):
+        enter = np.abs(call.enter)
+        moved = enter[enter > ROUNDING * enter.max(initial=0.0)]
+        least = float(moved.min()) if len(moved) else 1.0
+        yield call.number, max(least, abs(later.point @ call.enter) if later is not None else 0.0)
 
 
 def _grown(basis: np.ndarray, columns: np.ndarray) -> np.ndarray:
