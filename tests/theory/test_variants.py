@@ -208,11 +208,11 @@ def test_unequal_chances_weigh_replies_by_their_inverse():
 
 
 def test_agents_that_come_and_go_are_a_chain_of_sets():
-    problem = quadratic.from_arrays(**matrices(4), noise_std=0.5)
-    there, chances = sets.independent_subsets(np.full(4, 2 / 3))
+    problem = quadratic.from_arrays(**matrices(3), noise_std=0.5)
+    there, chances = sets.independent_subsets(np.full(3, 2 / 3))
     agents, weights = sampled.mean_operators(problem), sets.weights_of_present(there)
     law = sets.round_maps(agents, weights, 0.1, 4, noise_std=0.5)
-    expected = sets.chain_floor(law, chances, sets.availability_kernel(4, 0.2, 0.1))[0]
+    expected = sets.chain_floor(law, chances, sets.availability_kernel(3, 0.2, 0.1))[0]
     found = predict(problem, fh.Partial(fh.FedHSA(0.1, local_steps=4), Availability(0.2, 0.1)))
     assert found.floor == pytest.approx(expected, rel=1e-8)
 
@@ -323,7 +323,7 @@ def test_codes_that_choose_are_played_where_nothing_is_random():
 
 
 def test_predictions_of_wrappers_are_told_in_words():
-    problem, method = quadratic.random(3, dim=2), fh.FedHSA(0.05, local_steps=4)
+    problem, method = quadratic.random(2, dim=2), fh.FedHSA(0.05, local_steps=4)
     averaged, some = predict(problem, fh.Averaged(method)), predict(problem, fh.Partial(method, Bernoulli(0.5)))
     assert "at step 0.05 with" in words._stability("it", averaged)
     assert words._stability("it", some).startswith("it: stable up to step")
