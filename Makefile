@@ -63,12 +63,12 @@ index: .venv/base  ## write down what `fedhsa list` shows, after a problem, an a
 test: .venv/ready  ## run the tests
 	$(PYTEST) -m 'not slow'
 
-test-slow: .venv/ready  ## run the long tests; PART='--slice 3/8' runs a part of them
+test-slow: .venv/ready  ## run the long tests; PART='--slice 3/16' runs a part of them
 	$(PYTEST) -m slow $(PART) $(PROVEN_BY_RUNS:%=--ignore=%) -n $(WAITING); quick=$$?; \
 	$(SLOW) -m slow $(PART) $(PROVEN_BY_RUNS) -n $(WORKERS) --dist worksteal && exit $$quick
 
-test-slice: .venv/ready  ## run an eighth of the long tests, another one after each commit; SLICE=3 runs the third
-	$(MAKE) test-slow PART='--slice $(SLICE)/8'
+test-slice: .venv/ready  ## run a sixteenth of the long tests, another one after each commit; SLICE=3 runs the third
+	$(MAKE) test-slow PART='--slice $(SLICE)/16'
 
 test-only: .venv/ready  ## run one file or test, long ones too: make test-only TESTS=tests/theory/test_exact.py
 	$(SLOW) '$(TESTS)'

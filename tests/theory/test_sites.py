@@ -5,18 +5,21 @@ import itertools
 import tracemalloc
 
 import equinox as eqx
+import jax
 import numpy as np
 import pytest
 
 import fedhsa as fh
 from cases import CASES
+from fedhsa import tree
 from fedhsa._linear import transpose
+from fedhsa._types import precision
 from fedhsa.sources import FiniteChain
 from fedhsa.theory import predict
 from fedhsa.theory.entry import PredictionWarning
 from fedhsa.theory.laws import agents, federation, levels, moments, walks
 from fedhsa.theory.laws import law as choice
-from fedhsa.theory.laws.agents import affine_operators, agents_of, directions, finite_law
+from fedhsa.theory.laws.agents import agents_of, directions, finite_law
 from fedhsa.theory.laws.coordinates import coordinates_of
 from fedhsa.theory.laws.federation import Federation
 from fedhsa.theory.laws.law import law_of
@@ -372,13 +375,24 @@ def test_independent_observations_of_long_chains_take_no_more_memory_than_their_
     assert peak < 20 * (found.W.nbytes + found.chances.nbytes)
 
 
+def operators(problem, outcomes):
+    """The slope and the value at the root of every agent's operator, for every outcome."""
+
+    def one(agent, o):
+        return jax.jacfwd(lambda theta: agent.operator(theta, o))(root), agent.operator(root, o)
+
+    with precision():
+        agents, root = tree.to_device((problem.flat_agents, problem.root), "float64")
+        return tree.to_host(jax.vmap(jax.vmap(one, in_axes=(None, 0)), in_axes=(0, None))(agents, outcomes))
+
+
 def test_the_directions_of_operators_on_transitions_are_found_and_few():
     """One for TD; those of gradient TD are the features, and for its second half the changes of features."""
     td, gradient = CASES["td"]().problem, fh.problems.gradient_td.random(num_agents=2, num_states=8, dim=3)
     for problem, number in ((td, 1), (gradient, 4)):
         law = finite_law(problem.agents.source)
         assert law is not None
-        A, g = affine_operators(problem, law)
+        A, g = operators(problem, law.outcomes())
         D, S = directions(problem, law), law.num_states
         assert D.shape == (problem.num_agents, S, number, problem.dim)
         np.testing.assert_allclose(D @ transpose(D), np.tile(np.eye(number), (len(D), S, 1, 1)), atol=1e-12)

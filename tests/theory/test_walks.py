@@ -201,7 +201,9 @@ def test_in_every_exchange_rows_among_the_others_are_the_adjoint_of_first_moment
         before, after = exchange.n + exchange.own + 1, exchange.ends + exchange.own_after + 1
         X, N = rng.normal(size=(2, 2, before, 4)), rng.normal(size=(2, 2, 3, after))
         rows, _ = exchange.back_of_each(N, which)
-        found, expected = (rows @ X).sum(1), (N @ exchange.first_of_each(X, which)).sum(1)
+        share = exchange.share(which)
+        first = share.moved(exchange.without(which[:, None])[:, None] @ X) + share.first(X)
+        found, expected = (rows @ X).sum(1), (N @ first).sum(1)
         np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
 
 

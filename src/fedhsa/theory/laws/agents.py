@@ -145,30 +145,6 @@ def kinds_of(parts: Iterable[np.ndarray]) -> np.ndarray:
     return np.array([seen.setdefault(row.tobytes(), len(seen)) for row in np.stack(every, axis=1)])
 
 
-class AffineOperators(NamedTuple):
-    r"""All operators $G_i(\theta, o) = A_i(o) (\theta - \theta^\star) + g_i(o)$ of affine agents on finite chains."""
-
-    A: np.ndarray
-    """`(M, outcomes, d, d)`."""
-    g: np.ndarray
-    """`(M, outcomes, d)`."""
-
-
-def affine_operators(problem: Problem, law: FiniteLaw) -> AffineOperators:
-    """Returns the operators of all outcomes, for small problems."""
-    with precision():
-        agents, root = tree.to_device((problem.flat_agents, problem.root), "float64")
-        return AffineOperators(*tree.to_host(_affine_operators(agents, law.outcomes(), root)))
-
-
-@eqx.filter_jit
-def _affine_operators(agents, outcomes, root):
-    def one(agent, o):
-        return jax.jacfwd(lambda theta: agent.operator(theta, o))(root), agent.operator(root, o)
-
-    return jax.vmap(jax.vmap(one, in_axes=(None, 0)), in_axes=(0, None))(agents, outcomes)
-
-
 class Agents:
     """Some agents as arrays with a leading axis of agents.
 

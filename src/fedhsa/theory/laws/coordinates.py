@@ -131,7 +131,7 @@ def _reduced(
     n, units = p + M * q, np.ones(p + M * q)
 
     def drawn(step: Step) -> np.ndarray:
-        """A random exchange as a map of (z, 1), in which operators move the next point by about one; z is in `units`."""
+        """A random exchange as a map of (z, 1), in `units`, in which operators move the next point by about one."""
         sizes = {number: size for ways in step.parts for way in ways for number, size in _sizes(way)}
         slopes, added = rng.standard_normal((2, M, max(sizes, default=-1) + 1, 1))
         mix = [rng.dirichlet(np.ones(len(ways))) for ways in step.parts]

@@ -425,11 +425,6 @@ class GroupExchange:
         found[:, :, z : z + self.added, r:-1] = np.eye(self.added)
         return found.astype(self.agents.W.dtype)
 
-    def first_of_each(self, X: np.ndarray, which: np.ndarray) -> np.ndarray:
-        """Returns $E[(x, o, 1) w^T]$ by the states of each of some agents after the exchange, the others on average."""
-        share = self.share(which)
-        return share.moved(self.without(which[:, None])[:, None] @ X) + share.first(X)
-
     def back_of_each(self, N: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns rows of (x, o, 1) after the exchange, `(..., n, S, k, N)`, as those before, given the states of each
         of some agents then, and the covariance that fresh additive noise of these agents gives them."""
