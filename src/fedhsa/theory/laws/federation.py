@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import scipy
 from scipy.linalg import block_diag
 
 from ...algorithms import AbstractAlgorithm
@@ -241,15 +240,12 @@ class Federation:
         An agent that stands for several may be in a set several times.
         """
         members = [np.flatnonzero(self.kinds == k) for k in range(self.kinds.max() + 1)]
-        counts = [self.agents.counts[m].sum() for m in members]
-        sets, numbers = [], []
-        for chosen in itertools.combinations_with_replacement(range(len(counts)), size):
-            times = np.bincount(chosen, minlength=len(counts))
-            number = math.prod(scipy.special.comb(n, k) for n, k in zip(counts, times, strict=True))
-            if number > 0:
-                numbers.append(number)
-                sets.append([int(m[i % len(m)]) for m, k in zip(members, times, strict=True) for i in range(k)])
-        return np.array(sets, int).reshape(-1, size), np.array(numbers)
+        counts = np.array([self.agents.counts[m].sum() for m in members])
+        chosen = np.array([*itertools.combinations_with_replacement(range(len(counts)), size)])
+        again = np.array([(chosen[:, :k] == chosen[:, [k]]).sum(1) for k in range(size)]).T  # of its kind so far
+        numbers = ((counts[chosen] - again) / (again + 1)).prod(1)
+        agents = np.array([[m[k % len(m)] for k in range(size)] for m in members])[chosen, again]
+        return agents[numbers > 0], numbers[numbers > 0]
 
     def noiseless(self) -> "Federation":
         """Returns the same agents with their mean operators."""

@@ -5,6 +5,7 @@ and $\text{live} \leftarrow F\,\text{live} + B\,G$. The rows of a moment are (li
 """
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -19,8 +20,8 @@ from .pieces import MEAN, Call, Part
 Points: TypeAlias = dict[int, np.ndarray]
 """Second moments of points and 1, `(M, S, d + 1, d + 1)`, by the states when they are used: 0 for the points at which
 operators are called on observations, summed over the calls, and 1 and more for what is coded."""
-MATRIX = 64
-"""The size up to which an agent's map of first or second moments is a matrix."""
+MATRIX, PACKED = 64, 128
+"""The sizes up to which an agent's maps of first and of second moments are matrices."""
 
 
 class Code(NamedTuple):
@@ -136,6 +137,21 @@ def _combined(factors: np.ndarray, groups: list[np.ndarray]) -> np.ndarray:
     return sum(parts[1:], parts[0]) if parts else np.zeros_like(groups[0])
 
 
+def _packed(Z: np.ndarray) -> np.ndarray:
+    """Returns the entries at and above the diagonals of symmetric matrices by states, `(..., S m (m + 1) / 2)`."""
+    i, j = np.triu_indices(Z.shape[-1])
+    return Z[..., i, j].reshape(*Z.shape[:-3], -1)
+
+
+def _unpacked(entries: np.ndarray, S: int) -> np.ndarray:
+    """Returns the symmetric matrices with these entries."""
+    entries = entries.reshape(*entries.shape[:-1], S, -1)
+    m = (math.isqrt(8 * entries.shape[-1] + 1) - 1) // 2
+    found, (i, j) = np.empty((*entries.shape[:-1], m, m), entries.dtype), np.triu_indices(m)
+    found[..., i, j] = found[..., j, i] = entries
+    return found
+
+
 class _Shear(NamedTuple):
     """A call after which every group of rows is itself, plus multiples of later groups and of the value."""
 
@@ -214,11 +230,10 @@ class Walk:
 
         Those of the points at which operators are called, and 1, are added to `points`; see `Points`.
         """
-        if points is None and self.agents.num_states * self.most**2 <= MATRIX:
-            S, m = self.agents.num_states, self.ends
-            rows = Z.reshape(*Z.shape[:-3], -1, 1)
-            return (self._second_matrix @ rows).reshape(*Z.shape[:-3], S, m, m), self.first(X)
-        return self._second(Z, X, points)
+        if points is None and self.agents.num_states * self.most * (self.most + 1) <= 2 * PACKED:
+            found = self._second_matrix @ _packed(Z)[..., None]
+            return _unpacked(found[..., 0], self.agents.num_states), self.first(X)
+        return self._second(Z, X, self.actions, points)
 
     @functools.cached_property
     def _first_matrix(self) -> np.ndarray:
@@ -231,11 +246,15 @@ class Walk:
 
     @functools.cached_property
     def _second_matrix(self) -> np.ndarray:
+        """Maps `_packed` moments; equal actions in a row are a power."""
         M, S, m = len(self.agents.P), self.agents.num_states, self.begins
-        units = np.eye(S * m * m).reshape(-1, 1, S, m, m)
-        units = np.broadcast_to((units + transpose(units)) / 2, (len(units), M, S, m, m))
-        found, _ = self._second(units, units[..., :0])
-        return np.moveaxis(found.reshape(len(units), M, -1), 0, -1)
+        found = np.eye(S * m * (m + 1) // 2)
+        for action in self.actions:
+            units = _unpacked(np.eye(found.shape[-2])[:, None].repeat(M, axis=1), S)
+            after, _ = self._second(units, units[..., :0], [action._replace(times=1)])
+            map = np.moveaxis(_packed(after), 0, -1)
+            found = (np.linalg.matrix_power(map, action.times) if action.times > 1 else map) @ found
+        return found
 
     def _first(self, action: Action, X: np.ndarray) -> np.ndarray:
         """Returns first moments after an action."""
@@ -249,10 +268,12 @@ class Walk:
             X = self.agents.move(X)
         return self._drifted(X) if action.moves else X
 
-    def _second(self, Z: np.ndarray, X: np.ndarray, points: Points | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def _second(
+        self, Z: np.ndarray, X: np.ndarray, actions: Sequence[Action], points: Points | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         m = Z.shape[-1]
         X = np.concatenate([Z, X], axis=-1)
-        for action in self.actions:
+        for action in actions:
             maps = self._maps(action)
             for _ in range(action.times):
                 point = None
