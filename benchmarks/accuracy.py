@@ -169,7 +169,7 @@ def of_logistic(cases: list[Any], found: list[dict]) -> dict[str, list[tuple[str
     columns = [(method, sampling) for method in ("FedHSA", "LocalSA") for sampling in ("iid", "lazy", "sticky")]
     heads = (f"{method}: {STAY[sampling]}" if sampling == "iid" else STAY[sampling] for method, sampling in columns)
     ratios: list[tuple[str, ...]] = [("$(\\eta, H)$", *heads, "`left_out`, %")]
-    for setting in dict.fromkeys((c.step_size, c.H) for c in cases):
+    for setting in sorted({(c.step_size, c.H) for c in cases}):
         row = [by_case[case] for c in columns for case in cases if case == (16, c[1], c[0], *setting)]
         if len(row) == len(columns):
             ends = [100 * end([f["left_out"] for f in row]) for end in (min, max)]
