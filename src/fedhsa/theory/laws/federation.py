@@ -13,7 +13,7 @@ from ...algorithms import AbstractAlgorithm
 from ...algorithms.codecs import CodeMoments
 from ..steps import with_step
 from .agents import Agents, kinds_of
-from .coordinates import Coordinates, coordinates_of, server_coordinates
+from .coordinates import Coordinates, alike, coordinates_of, server_coordinates
 from .exchanges import Frame, GroupExchange, Role, Summary, exchanges_of, frames_of, roles_of
 from .field import field_radius
 from .moments import Steps, TooLargeError
@@ -213,7 +213,8 @@ class Federation:
     @functools.cached_property
     def responses(self) -> np.ndarray:
         """What a round makes of $x$, in numbers that multiply the identity, if every operator is 1."""
-        count = self.num_agents if self.remembers else 1  # agents with memories in $x$ stand for themselves
+        # Agents with memories or messages of their own stand for themselves.
+        count = self.num_agents if self.remembers or not all(map(alike, self.pieces.rounds)) else 1
         one, unit = np.ones((count, 1)), np.tile([0.0, 1.0], (count, 1)).reshape(count, 1, 1, 1, 2)
         alone = Agents(one[..., None], one, one, one[..., None], unit, counts=np.full(count, self.num_agents / count))
         return Federation(self.pieces, alone, self.name, self.coordinates).mean_round()[:-1, -1]
