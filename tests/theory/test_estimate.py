@@ -326,6 +326,14 @@ def test_a_stream_without_a_known_law_is_estimated():
     np.testing.assert_allclose(np.mean([f.effective_samples for f in found], axis=0), 8 * 1000 / 9, rtol=0.1)
 
 
+def test_a_method_on_a_stream_without_a_known_law_is_predicted_from_samples():
+    """To first order its variance is the step size times the long-run covariance over 2 |A| M."""
+    found = fh.theory.predict(cubic(), fh.SynchronisedSA(0.001), samples=1000)
+    assert (found.basis, found.stable) == ("samples", True)
+    np.testing.assert_allclose(found.jacobians, np.full((2, 1, 1), -4.0), rtol=0.1)
+    assert found.noise_variance == pytest.approx(0.001 * LONG_RUN / (2 * 4 * 2), rel=0.25)
+
+
 def test_a_root_that_is_not_known_is_found_from_the_samples():
     """From w = -0.2, each replication its own: the residuals average to zero there, and the interval has the root 1."""
     found = estimate(cubic(), samples=1000, lags=8, theta={"w": -0.2})

@@ -149,12 +149,16 @@ def _of_law(problem: Problem, algorithm: AbstractAlgorithm, law: AbstractLaw) ->
 
 
 def _undecided(
-    problem: Problem, algorithm: AbstractAlgorithm, law: AbstractLaw, silent: LinearLaw | None
+    problem: Problem,
+    algorithm: AbstractAlgorithm,
+    law: AbstractLaw,
+    silent: LinearLaw | None,
+    jacobians: np.ndarray | None = None,
 ) -> Prediction:
     """Returns the prediction for a method that may be unstable; `silent` is its law without noise."""
     nan, nothing = np.full(problem.dim, np.nan), (np.empty((0, 0)), np.empty(0))
     map = nothing if silent is None else (silent.A, silent.c)
-    jacobians = problem.jacobians(problem.root)
+    jacobians = problem.jacobians(problem.root) if jacobians is None else jacobians
     return Prediction(
         law.basis, None, nan, nan, nan, np.diag(nan), nan, None, math.nan, *map, jacobians, problem, algorithm, law
     )
@@ -304,7 +308,7 @@ def _from_samples(problem: Problem, algorithm: AbstractAlgorithm, rule: LocalRul
     left_out = _neglected(moments, map.transition, rule, estimates) if settles else math.nan
     law = RelaxationLaw(map.transition, moments, basis="samples", left_out=left_out)
     found = dataclasses.replace(
-        _undecided(problem, algorithm, law, None), transition=map.transition, offset=map.offset, jacobians=A
+        _undecided(problem, algorithm, law, None, A), transition=map.transition, offset=map.offset
     )
     if not settles:
         return _unstable(found)
