@@ -17,6 +17,8 @@ FALLS = 0.2
 """The factor by which each step must reduce the residual, or the equations are solved by GMRES."""
 CLOSE = 1e-8
 """The largest relative residual that a solution may have."""
+ROUNDED = 10.0
+"""How far the error of a solution may be above its tolerance, in units of it, where rounding allows no better one."""
 DIGITS = 1e-9
 """The relative accuracy of spectral radii."""
 KNOWN = 1e-12
@@ -44,8 +46,8 @@ def fixed_point(
         x = nearly(np.ravel(z))
         return x - map @ x
 
-    def close(x: np.ndarray, left: np.ndarray) -> bool:
-        return tolerance > TOLERANCE and bool(np.abs(nearly(left)).max() <= tolerance * np.abs(x).max())
+    def close(x: np.ndarray, left: np.ndarray, factor: float = 1.0) -> bool:
+        return tolerance > TOLERANCE and bool(np.abs(nearly(left)).max() <= factor * tolerance * np.abs(x).max())
 
     equations = LinearOperator((n, n), matvec=away, dtype=np.float64)  # pyright: ignore[reportCallIssue]
     x, left, residual = np.zeros(n), added, np.abs(added).max(initial=0.0)
@@ -61,15 +63,17 @@ def fixed_point(
     residual = np.inf
     for _ in range(CYCLES):  # of which each starts from the true residual; rounding ends their progress
         better = x + nearly(gmres(equations, left, rtol=tolerance, atol=0.0, restart=RESTART, maxiter=1)[0])
-        left = added + map @ better - better
-        before, residual = residual, np.abs(left).max()
-        if not residual < before / 2:
-            residual = min(before, residual)
+        rest = added + map @ better - better
+        before, after = residual, np.abs(rest).max()
+        if not after < before:
             break
-        x = better
+        x, left, residual = better, rest, after
         if close(x, left):
             return x
-    if not residual <= max(CLOSE * np.abs(x).max(), TOLERANCE * np.abs(added).max()) and not close(x, left):
+        if not residual < before / 2:
+            break
+    found = residual <= max(CLOSE * np.abs(x).max(), TOLERANCE * np.abs(added).max()) or close(x, left, ROUNDED)
+    if not found:
         raise ValueError(
             f"The stationary moments were not found: the relative residual of {n:,} equations is {residual:.2g}. The "
             "method may be close to its largest stable step size; use a smaller one."
