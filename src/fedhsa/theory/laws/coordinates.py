@@ -184,7 +184,7 @@ def _sizes(way: Part) -> Iterator[tuple[int, float]]:
         enter = np.abs(call.enter)
         moved = enter[enter > ROUNDING * enter.max(initial=0.0)]
         least = float(moved.min()) if len(moved) else 1.0
-        yield call.number, max(least, abs(later.point @ call.enter) if later is not None else 0.0)
+        yield call.number, max(least, float(abs(later.point @ call.enter)) if later is not None else 0.0)
 
 
 def _grown(basis: np.ndarray, columns: np.ndarray) -> np.ndarray:
