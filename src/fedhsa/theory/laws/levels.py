@@ -503,7 +503,7 @@ class LinearLaw(AbstractSteppedLaw):
         federation, n, found = self.federation, self.federation.size, []
         N, M, counts = n + federation.own + 1, len(federation.agents.P), federation.agents.counts
         kept = [*range(n), *range(n + len(federation.own_start), N)]  # memories that are summarised have no part in $x$
-        for which in np.array_split(np.arange(M), max(1, M * N**2 // CACHED)):
+        for which in np.array_split(np.arange(M), int(np.clip(M * N**2 // CACHED, 1, M))):
             rows, noise = np.broadcast_to(np.eye(N)[kept], (len(which), 1, len(kept), N)), np.zeros(())
             for exchange in exchanges[::-1]:
                 rows, covariance = exchange.back_of_each(rows, which)
