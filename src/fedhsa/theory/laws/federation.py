@@ -59,10 +59,9 @@ class Federation:
             self.start = np.concatenate([self.start, (summary.maps @ self.own_start).sum(0)])
         self.starts_alike = all(a is b for a, b in zip(pieces.first, pieces.rounds, strict=True))
         self.noises: np.ndarray | None = None
-        """If agents stand for others, what each of all agents adds to the covariance of $x$ in a round, by its noise at
-        the root."""
-        self.shift = np.zeros(self.size)
-        """If agents stand for unlike others, what their noise adds to the mean of $x$ in a round at the root."""
+        """If agents stand for others, what each of all agents adds to the covariance of $x$ in a round, by its noise."""
+        self.doubt = np.zeros(self.size)
+        """If agents stand for unlike others, about the error of what noise adds to the mean of $x$ in a round."""
         self.chosen: np.ndarray | None = None
         """If agents stand for unlike others, their numbers."""
         self.inner: Federation | None = None
@@ -76,7 +75,7 @@ class Federation:
             for exchange in (exchange for role in roles for exchange in role.exchanges):
                 exchange.share(np.arange(len(self.agents.P)))
 
-    @functools.cached_property
+    @property
     def noise(self) -> np.ndarray | None:
         """What all agents add to the covariance of $x$ in a round, beyond those that stand for them."""
         if self.noises is None or self.chosen is None:

@@ -33,7 +33,7 @@ class Correlations(NamedTuple):
     r"""$\sum_{k \ge 1} c_{i,k}$, `(M, d)`."""
 
 
-def correlations(problem: Problem, lags: int = 1) -> Correlations:
+def correlations(problem: Problem, lags: int = 1, at: np.ndarray | None = None) -> Correlations:
     r"""Computes exact long-run covariances and lagged products of affine problems.
 
     On finite chains they follow from the fundamental matrix $Z = (I - P + 1 \pi^T)^{-1}$. For VAR(1) noise
@@ -43,6 +43,7 @@ def correlations(problem: Problem, lags: int = 1) -> Correlations:
 
     - `problem`: an affine problem with finite chains or additive VAR(1) noise.
     - `lags`: the number of lagged products; with 0, their sum is not computed either.
+    - `at`: parameters whose noise is meant instead of the root, `(M, d)`.
 
     Raises `TypeError` for other problems.
 
@@ -66,26 +67,27 @@ def correlations(problem: Problem, lags: int = 1) -> Correlations:
             f"{type(problem.agents).__name__} observing {type(source).__name__}. `theory.estimate` samples them."
         )
     with precision():
-        agents, root = tree.to_device((problem.flat_agents, problem.root), "float64")
-        return Correlations(*tree.to_host(_correlations(agents, root, lags)))
+        at = np.broadcast_to(problem.root if at is None else at, (problem.num_agents, problem.dim))
+        agents, x = tree.to_device((problem.flat_agents, at), "float64")
+        return Correlations(*tree.to_host(_correlations(agents, x, lags)))
 
 
 @eqx.filter_jit
-def _correlations(agents, root, lags: int):
-    def one(agent):
+def _correlations(agents, x, lags: int):
+    def one(agent, x):
         chain: Any = known_law(agent).chain
         P, pi = chain.transition, chain.stationary
-        given, leaving, square = _noise_at(agent, root)
+        given, leaving, square = _noise_at(agent, x)
         # times Z = (I - P + 1 pi^T)^-1, which sums over all later times
         summed = jnp.linalg.solve((jnp.eye(P.shape[0]) - P + pi[None, :]).T, leaving.T).T
         cross = summed @ given
         if not lags:
-            return square + cross + cross.T, square, jnp.zeros((0, len(root))), jnp.full(len(root), jnp.nan)
+            return square + cross + cross.T, square, jnp.zeros((0, len(x))), jnp.full(len(x), jnp.nan)
         _, joint = jax.lax.scan(lambda D, _: (D @ P, D), leaving, length=lags)
-        products = _multiplied(agent, root, jnp.concatenate([joint, summed[None]]))
+        products = _multiplied(agent, x, jnp.concatenate([joint, summed[None]]))
         return square + cross + cross.T, square, products[:-1], products[-1]
 
-    return jax.lax.map(one, agents)
+    return jax.lax.map(lambda each: one(*each), (agents, x))
 
 
 def _noise_at(agent: AbstractAgent, x):

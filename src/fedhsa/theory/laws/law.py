@@ -1,5 +1,7 @@
 """The choice of a law: an exact one if it is fast, otherwise the best of the others."""
 
+import math
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -13,7 +15,7 @@ from .coordinates import alike, only_sums_matter
 from .exchanges import drifts
 from .federation import Federation, summarised
 from .first_order import correlations
-from .levels import MORE, EachSiteLaw, EverySiteLaw, LinearLaw, SitesLaw, TwoSitesLaw
+from .levels import EachSiteLaw, EverySiteLaw, LinearLaw, SitesLaw, TwoSitesLaw
 from .moments import NotDerivedError, TooLargeError
 from .occupancies import OccupancyLaw
 from .pieces import Pieces, pieces_of
@@ -26,6 +28,10 @@ SLOWEST, SMALLEST = 0.9999, 1e-300
 """The largest correlation of noise from one observation to the next, and the smallest variance."""
 DRAWS, SWEEPS = 1000, 4
 """The number of points of each agent that are coded to find the covariance of a code, and of sweeps over all codes."""
+BIASED, TOGETHER = 400, 25
+"""The number of agents from which the bias of all is taken, and of those considered at a time."""
+PASSES, DIRECTIONS = 2, 1
+"""How often all agents' noise is considered, and in how many random directions its points lie."""
 REMEMBERED = 12
 """The number of agents above which those that are not followed are summarised by sums of what they remember."""
 MOST_PAIRS, OCCUPANCIES, ROOM = 21, 400, 2**25
@@ -130,9 +136,9 @@ def _federation(pieces: Pieces, agents: Agents, name: str) -> Federation:
 def _sampled(problem: Problem, pieces: Pieces, count: int, one: Federation) -> Federation:
     """Returns some agents that stand for all.
 
-    What all agents do without noise is as it is, their noise at the root differs from that of the chosen ones as
-    autoregressions with the same variance and long-run covariance do, and their bias at the root is that of more
-    agents; everything else is that of the chosen ones.
+    What all agents do without noise is as it is, their noise differs from that of the chosen ones as autoregressions
+    do that have its variance and long-run covariance at points of the long run, and their bias at the root is that of
+    all, or of many; everything else is that of the chosen ones.
     """
     M, every = problem.num_agents, mean_agents(problem)
 
@@ -143,32 +149,69 @@ def _sampled(problem: Problem, pieces: Pieces, count: int, one: Federation) -> F
         counts = np.full(len(which), M / len(which))
         return Federation(pieces, agents.standing_for(counts), one.name, one.coordinates)
 
-    which, more = spread(count), spread(MORE * count)
+    which, more = spread(count), spread(BIASED)
     found, quiet, some = (
         among(*x)
         for x in ((agents_of(problem, which).single(), which), (every, np.arange(M)), (every.of(which), which))
     )
-    biased, unbiased = among(agents_of(problem, more), more), among(every.of(more), more)
-    rounds = zip(*(federation.rounds for federation in (found, quiet, some, biased, unbiased)), strict=True)
-    for every_role in rounds:
-        exchanges, of_all, of_some, *both = (role.exchanges for role, *_ in every_role)
-        for k, (bias, none) in enumerate(zip(*(drifts(x) for x in both), strict=True)):
+    biased = [
+        [[x.sum(0) for x in drifts(role.exchanges)] for role, *_ in among(agents_of(problem, part), part).rounds]
+        for part in np.array_split(more, -(-len(more) // TOGETHER))
+    ]
+    rounds = zip(*(federation.rounds for federation in (found, quiet, some)), strict=True)
+    for r, every_role in enumerate(rounds):
+        exchanges, of_all, of_some = (role.exchanges for role, *_ in every_role)
+        for k, none in enumerate(drifts(of_all)):
             exchange, counts = exchanges[k], found.agents.counts
             rest = of_all[k].others.sum(0) - np.tensordot(counts, of_some[k].others, 1)
-            rest[:, -1] += M * (bias - none).mean(0) - counts @ (exchange.others - of_some[k].others)[..., -1]
+            bias = sum(part[r][k] for part in biased) / len(more) - none[more].mean(0)
+            rest[:, -1] += M * bias - counts @ (exchange.others - of_some[k].others)[..., -1]
             exchange.rest = rest
-    found.shift = (found.mean_round() - quiet.mean_round())[:-1, -1]
-    every.noise = _autoregression(problem)
-    law = LinearLaw(among(every, np.arange(M)))
-    found.noises = law.added_by_each() if law.mean_radius() < 1 else law.within
+    shift = (found.mean_round() - quiet.mean_round())[:-1, -1]
+    found.doubt = math.sqrt(1 / len(more) - 1 / M) * shift
+    points = np.broadcast_to(problem.root, (1, M, problem.dim))
+    for _ in range(PASSES):
+        every.noise = _autoregression(problem, points)
+        law = LinearLaw(among(every, np.arange(M)))
+        if not law.mean_radius() < 1:
+            found.noises = law.within
+            break
+        found.noises, (mean, covariance) = law.added_by_each(), law.long_run()
+        x = np.append(mean + np.linalg.solve(np.eye(len(shift)) - law.A, shift), 1.0)
+        square = np.outer(x, x) + np.pad(covariance, (0, 1))
+        points = problem.root + _spread(EachSiteLaw(quiet).points((square, np.zeros((M, 1, len(x), len(x)))))[0][:, 0])
     found.chosen, found.stands = which, np.abs(np.arange(M)[:, None] - which).argmin(1)
+    if law.mean_radius() < 1:  # the part of the differences between agents that autoregressions explain
+        own, taken = EachSiteLaw(found).each_alone(square, _correlated(found, square))
+        found.noises *= np.clip(-(own @ taken) / max(taken @ taken, SMALLEST), 0.0, 1.0)
     return found
 
 
-def _autoregression(problem: Problem) -> AddedNoise:
-    """Returns autoregressions with each agent's long-run covariance and variance at the root."""
-    known = correlations(problem, lags=0)
-    long_run, variance = (np.trace(x, axis1=1, axis2=2) for x in (known.long_run, known.variance))
+def _correlated(federation: Federation, square: np.ndarray) -> np.ndarray:
+    """Returns how the second moments of $(x, 1)$ soon depend on the states of agents that begin independent of them."""
+    law = EachSiteLaw(federation)
+    found = np.zeros_like(law.base[1])
+    for _ in range(PASSES):
+        found = law.round((square, found))[1]
+    return found
+
+
+def _spread(squares: np.ndarray) -> np.ndarray:
+    """Returns points with these second moments of $(x, 1)$ on average over directions of which some are drawn."""
+    squares = squares / squares[:, -1:, -1:]
+    d, mean = squares.shape[-1] - 1, squares[:, :-1, -1]
+    values, vectors = np.linalg.eigh(squares[:, :-1, :-1] - mean[:, :, None] * mean[:, None])
+    drawn = np.linalg.qr(np.random.default_rng(0).standard_normal((d, min(d, DIRECTIONS))))[0]
+    away = np.moveaxis(math.sqrt(d) * (vectors * np.sqrt(values.clip(min=0.0))[:, None]) @ drawn, -1, 0)
+    return mean + np.concatenate([away, -away])
+
+
+def _autoregression(problem: Problem, points: np.ndarray) -> AddedNoise:
+    """Returns autoregressions with each agent's long-run covariance and variance, on average over points of agents."""
+    known = [correlations(problem, lags=0, at=x) for x in points]
+    covariance = sum(x.long_run for x in known) / len(known)
+    variance = sum(np.trace(x.variance, axis1=1, axis2=2) for x in known) / len(known)
+    long_run = np.trace(covariance, axis1=1, axis2=2)
     slow = np.clip((long_run - variance) / np.maximum(long_run + variance, SMALLEST), -SLOWEST, SLOWEST)[:, None, None]
-    spread = known.long_run * (1 - slow) / (1 + slow)
+    spread = covariance * (1 - slow) / (1 + slow)
     return AddedNoise(slow * np.eye(problem.dim), spread * (1 - slow**2), spread, spread)

@@ -40,9 +40,6 @@ QUICK = 2e7
 LONG, SOLVED, ROUGH, UNSOLVED = 1e9, (3e-5, 1e-4), (1e-3, 1e-4), 0.01
 """The number of multiplications in a round from which a law is solved to fewer digits, the accuracies then, also of
 agents that stand for others, and what these may change in the floor."""
-MORE, PARTS = 6, 4
-"""How many times as many agents as stand for all their bias is taken from, and the number of parts of them whose
-differences show the error of the choice."""
 FEW = 8
 """The number of pairs from which the error of a law is estimated."""
 SUMMARISED = 0.25
@@ -209,6 +206,8 @@ class SitesLaw(MomentLaw):
 
     neglected: float = 0.0
     """What sets of agents that the law does not follow may add to the floor, relative to it; infinite if unknown."""
+    sampled: float = 0.0
+    """What the choice of agents that stand for others may change in the floor, relative to it."""
     too_much: float = TOO_MUCH
     """The value of `neglected` above which the sets may make the mean square diverge."""
 
@@ -217,10 +216,10 @@ class SitesLaw(MomentLaw):
         """What is neglected, amplified by the joint noise of all agents."""
         if self.federation.nonlinear_codes:
             return math.nan
-        if self.neglected == 0:
+        if self.neglected + self.sampled == 0:
             return 0.0
         radius = self.mean_square_radius()
-        return (1 + min(self.neglected, 1.0)) * (1 + radius.doubt) - 1 if radius.value < 1 else math.inf
+        return (1 + min(self.neglected + self.sampled, 1.0)) * (1 + radius.doubt) - 1 if radius.value < 1 else math.inf
 
     def stable(self):
         """Returns whether the mean-square error stays bounded; None if too much is neglected to be sure."""
@@ -338,9 +337,9 @@ class EachSiteLaw(SitesLaw):
         total = U.sum(-3)
         return U + self.federation.pieces.chances[:, None, None] * (self.later(total) - total)[..., None, :, :], V
 
-    def points(self) -> Points:
-        """Returns the second moments of the points that agents use in a round in the long run."""
-        federation, (U, V) = self.federation, self.still
+    def points(self, state: State | None = None) -> Points:
+        """Returns the second moments of the points that agents use in a round, by default in the long run."""
+        federation, (U, V) = self.federation, self.still if state is None else state
         M, S, d = len(federation.agents.P), federation.num_states, federation.dim
         shape, every = (M, S, d + 1, d + 1), np.arange(M)[None]
         found = {k: np.zeros(shape) for k in range(len(federation.codes) + 1)}
@@ -374,6 +373,11 @@ class EachSiteLaw(SitesLaw):
         alone = federation.pieces.absences[0] is None or len(federation.rounds[0][0].exchanges) == 1
         return federation.num_agents == 1 or (federation.num_states == 1 and alone)
 
+    def stable(self):
+        """Also unknown if the noise of agents that stand for others takes more than half of what the mean gains."""
+        found = super().stable()
+        return None if found and self.federation.chosen is not None and self._slowdown() > 2 else found
+
     @property
     def known_by(self):
         if self.exact:
@@ -396,7 +400,7 @@ class EachSiteLaw(SitesLaw):
         each = self.federation.work(2) / len(self.federation.agents.P)
         alone = self.federation.chosen is not None or not self.federation.has_pairs
         if alone or (rough < MUCH / 2 and FEW * each > CHEAP):
-            return rough + self._of_chosen() + self._of_roles() + self._of_summary()
+            return rough + self._of_roles() + self._of_summary()
         (sets, numbers), told = self.federation.sets(2), self._told()
         weights = numbers * told[sets].prod(1)
         weights = weights if weights.any() else numbers
@@ -424,27 +428,33 @@ class EachSiteLaw(SitesLaw):
         noise = math.sqrt(np.linalg.norm(np.tensordot(weights, squares, 1), 2))
         return min(float(step * tau * noise) ** 1.5 * self._slowdown() ** 3 * (M - 1) / M**2, 1.0)
 
-    def _of_chosen(self) -> float:
-        """Returns what the choice of agents that stand for all may change, from what parts of them alone would give."""
-        federation, (U, V) = self.federation, self.still
-        if federation.chosen is None or federation.noises is None:
+    @functools.cached_property
+    def sampled(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Three standard errors of what the agents that stand for all would add, each of them alone."""
+        federation = self.federation
+        if federation.chosen is None or federation.noises is None or self.square_radius >= 1:
             return 0.0
-        counts, every, found = federation.agents.counts, np.arange(len(federation.agents.P))[None], []
-        for k in range(PARTS):
-            weights = np.where(every[0] % PARTS == k, counts, 0.0)
-            weights *= counts.sum() / weights.sum()
-            after = round_of_each(federation.rounds[0], every, U[None], V[None], weights)[0][0]
-            after[:-1, :-1] += federation.noises.sum(0) - np.tensordot(weights, federation.noises[federation.chosen], 1)
-            found.append(after)
-        apart = self._slowdown() * (self.later(np.stack(found) - np.mean(found, axis=0)))
-        squares = np.array([np.trace(self.shown(x).second) for x in apart])
-        due_to_noise = federation.show @ np.linalg.solve(
-            np.eye(federation.size) - self.mean_map[:-1, :-1], federation.shift
-        )
-        bias, part = np.linalg.norm(self.persistent_bias()), np.linalg.norm(due_to_noise)
-        biased = (2 * bias * part + part**2) / math.sqrt(MORE * len(counts))
-        error = 3 * squares.std(ddof=1) / math.sqrt(PARTS) + 2 * biased
+        each = self._slowdown() * sum(self.each_alone(*self.still))
+        shift = federation.show @ np.linalg.solve(np.eye(federation.size) - self.mean_map[:-1, :-1], federation.doubt)
+        bias, part = np.linalg.norm(self.persistent_bias()), np.linalg.norm(shift)
+        error = 3 * each.std(ddof=1) / math.sqrt(len(each)) + 2 * (2 * bias * part + part**2)
         return float(error / self.stationary().square) + UNSOLVED
+
+    def each_alone(self, U: np.ndarray, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns what each agent that stands for others would add to the floor if it stood for all, and what the
+        difference between its noise and that of all takes back, both relative to their mean."""
+        federation, count = self.federation, len(self.federation.agents.P)
+        noises, alone = federation.noises, np.full(1, float(federation.num_agents))
+        assert noises is not None
+        sets, each = np.arange(count)[:, None], np.broadcast_to(U, (count, *U.shape))
+        found = round_of_each(federation.rounds[0], sets, each, V[:, None], alone)[0]
+        taken = np.pad(-federation.num_agents * noises[federation.chosen], ((0, 0), (0, 1), (0, 1)))
+
+        def added(x: np.ndarray) -> np.ndarray:
+            later = self.later(x - x.mean(0))
+            return np.trace(self.shown(later).second, axis1=1, axis2=2)
+
+        return added(found), added(taken)
 
     def _slowdown(self) -> float:
         """Returns by how much noise that multiplies the error slows down the decay of its mean square."""
@@ -575,13 +585,16 @@ class LinearLaw(AbstractSteppedLaw):
         mixed = self.A @ X @ transpose(self.B)
         return mixed + transpose(mixed) + self.B @ Z @ transpose(self.B) + self.within
 
-    def stationary(self):
+    def long_run(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the mean and the covariance of $x$."""
         require_stable(self.mean_radius(), self.name)
         n = len(self.A)
         X, Z = self._settled_noise()
         _, driven, _, _ = self._after(self.c, np.zeros((n, n)), X, Z)
-        mean = np.linalg.solve(np.eye(n) - self.A, self.c)
-        return self.seen((False, mean, stein_sum(self.A, self.A.T, driven)))
+        return np.linalg.solve(np.eye(n) - self.A, self.c), stein_sum(self.A, self.A.T, driven)
+
+    def stationary(self):
+        return self.seen((False, *self.long_run()))
 
     def mean_radius(self):
         return spectral_radius(self.A)
