@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..._linear import spectral_radius
 from ..._types import precision
 from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
@@ -30,8 +31,10 @@ DRAWS, SWEEPS = 1000, 4
 """The number of points of each agent that are coded to find the covariance of a code, and of sweeps over all codes."""
 BIASED, TOGETHER = 400, 25
 """The number of agents from which the bias of all is taken, and of those considered at a time."""
-PASSES, DIRECTIONS = 2, 1
-"""How often all agents' noise is considered, and in how many random directions its points lie."""
+DIRECTIONS = 1
+"""The number of random directions of points where all agents' noise is considered."""
+LATER, ALIKE = 50, 0.01
+"""The most rounds until errors depend on the states of agents as in the long run, and the relative change of that."""
 REMEMBERED = 12
 """The number of agents above which those that are not followed are summarised by sums of what they remember."""
 MOST_PAIRS, OCCUPANCIES, ROOM = 21, 400, 2**25
@@ -167,32 +170,42 @@ def _sampled(problem: Problem, pieces: Pieces, count: int, one: Federation) -> F
             bias = sum(part[r][k] for part in biased) / len(more) - none[more].mean(0)
             rest[:, -1] += M * bias - counts @ (exchange.others - of_some[k].others)[..., -1]
             exchange.rest = rest
-    shift = (found.mean_round() - quiet.mean_round())[:-1, -1]
-    found.doubt = math.sqrt(1 / len(more) - 1 / M) * shift
-    points = np.broadcast_to(problem.root, (1, M, problem.dim))
-    for _ in range(PASSES):
-        every.noise = _autoregression(problem, points)
-        law = LinearLaw(among(every, np.arange(M)))
-        if not law.mean_radius() < 1:
-            found.noises = law.within
-            break
-        found.noises, (mean, covariance) = law.added_by_each(), law.long_run()
-        x = np.append(mean + np.linalg.solve(np.eye(len(shift)) - law.A, shift), 1.0)
-        square = np.outer(x, x) + np.pad(covariance, (0, 1))
-        points = problem.root + _spread(EachSiteLaw(quiet).points((square, np.zeros((M, 1, len(x), len(x)))))[0][:, 0])
+    A, c = found.mean_round()[:-1, :-1], found.mean_round()[:-1, -1]
+    found.doubt = math.sqrt(1 / len(more) - 1 / M) * (c - quiet.mean_round()[:-1, -1])
     found.chosen, found.stands = which, np.abs(np.arange(M)[:, None] - which).argmin(1)
-    if law.mean_radius() < 1:  # the part of the differences between agents that autoregressions explain
-        own, taken = EachSiteLaw(found).each_alone(square, _correlated(found, square))
-        found.noises *= np.clip(-(own @ taken) / max(taken @ taken, SMALLEST), 0.0, 1.0)
+
+    def noisy(which: np.ndarray, points: np.ndarray) -> LinearLaw:
+        every.noise = _autoregression(problem, points)
+        return LinearLaw(among(every.of(which), which))
+
+    def square(law: LinearLaw) -> np.ndarray:
+        x = np.append(np.linalg.solve(np.eye(len(A)) - A, c), 1.0)
+        return np.outer(x, x) + np.pad(law.covariance(), (0, 1))
+
+    points = np.broadcast_to(problem.root, (1, M, problem.dim))
+    if spectral_radius(A) >= 1:
+        found.noises = noisy(np.arange(M), points).within
+        return found
+    guess = noisy(spread(TOGETHER), points)
+    if guess.mean_radius() < 1:
+        begun = square(guess), np.zeros((M, 1, len(A) + 1, len(A) + 1))
+        points = problem.root + _spread(EachSiteLaw(quiet).points(begun)[0][:, 0])
+    law = noisy(np.arange(M), points)
+    found.noises = law.added_by_each()
+    # Autoregressions explain this part of the differences between agents.
+    own, taken = EachSiteLaw(found).each_alone(square(law), _correlated(found, square(law)))
+    found.noises *= np.clip(-(own @ taken) / max(taken @ taken, SMALLEST), 0.0, 1.0)
     return found
 
 
 def _correlated(federation: Federation, square: np.ndarray) -> np.ndarray:
-    """Returns how the second moments of $(x, 1)$ soon depend on the states of agents that begin independent of them."""
+    """Returns how the second moments of $(x, 1)$ depend on the states of agents once these have been followed."""
     law = EachSiteLaw(federation)
     found = np.zeros_like(law.base[1])
-    for _ in range(PASSES):
-        found = law.round((square, found))[1]
+    for _ in range(LATER):
+        before, found = found, law.round((square, found))[1]
+        if np.linalg.norm(found - before) <= ALIKE * np.linalg.norm(found):
+            break
     return found
 
 

@@ -573,6 +573,7 @@ class LinearLaw(AbstractSteppedLaw):
                 mean, E = self.A @ mean + self.c, self.A @ E @ self.A.T + driven
         return np.array(found)
 
+    @functools.cached_property
     def _settled_noise(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns $X_i$ and $Z_i$ in the long run."""
         noise = self.federation.agents.noise
@@ -581,20 +582,20 @@ class LinearLaw(AbstractSteppedLaw):
 
     def added_by_each(self) -> np.ndarray:
         """Returns what each agent's noise adds to the covariance of $x$ per round in the long run, `(M, n, n)`."""
-        X, Z = self._settled_noise()
+        X, Z = self._settled_noise
         mixed = self.A @ X @ transpose(self.B)
         return mixed + transpose(mixed) + self.B @ Z @ transpose(self.B) + self.within
 
-    def long_run(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the mean and the covariance of $x$."""
+    def covariance(self) -> np.ndarray:
+        """Returns the covariance of $x$ in the long run."""
         require_stable(self.mean_radius(), self.name)
-        n = len(self.A)
-        X, Z = self._settled_noise()
-        _, driven, _, _ = self._after(self.c, np.zeros((n, n)), X, Z)
-        return np.linalg.solve(np.eye(n) - self.A, self.c), stein_sum(self.A, self.A.T, driven)
+        X, Z = self._settled_noise
+        _, driven, _, _ = self._after(self.c, np.zeros_like(self.A), X, Z)
+        return stein_sum(self.A, self.A.T, driven)
 
     def stationary(self):
-        return self.seen((False, *self.long_run()))
+        covariance = self.covariance()
+        return self.seen((False, np.linalg.solve(np.eye(len(self.A)) - self.A, self.c), covariance))
 
     def mean_radius(self):
         return spectral_radius(self.A)
