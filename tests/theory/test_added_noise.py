@@ -9,7 +9,7 @@ import fedhsa as fh
 from contract import World
 from fedhsa.problems import quadratic
 from fedhsa.theory import exact, predict
-from fedhsa.theory.laws import walks
+from fedhsa.theory.laws import levels, walks
 from fedhsa.theory.laws.federation import Federation
 from fedhsa.theory.laws.law import law_of
 from fedhsa.theory.laws.levels import EachSiteLaw, EverySiteLaw, LinearLaw
@@ -187,6 +187,13 @@ def test_moments_that_are_walked_one_observation_after_another_are_those_of_one_
     for found in (EachSiteLaw(parts), EverySiteLaw(parts)):
         np.testing.assert_allclose(found.errors(start, 4), law.errors(start, 4), rtol=1e-10)
         np.testing.assert_allclose(found.stationary().square, law.stationary().square, rtol=1e-10)
+
+
+@pytest.mark.parametrize("room", [1, 2**30])
+def test_agents_have_the_same_law_one_by_one_and_all_at_once(room, monkeypatch):
+    expected = law_of(PROBLEM, fh.FedHSA(0.1, 3)).stationary()
+    monkeypatch.setattr(levels, "CACHED", room)
+    assert law_of(PROBLEM, fh.FedHSA(0.1, 3)).stationary().square == pytest.approx(expected.square, rel=1e-12)
 
 
 def test_mean_operators_have_no_noise():

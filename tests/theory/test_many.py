@@ -73,6 +73,19 @@ def test_some_agents_stand_for_all_of_a_large_problem_and_it_says_what_that_leav
     assert abs(some.stationary().square / every.stationary().square - 1) < max(0.01, some.left_out)
 
 
+@pytest.mark.parametrize("method", METHODS.values())
+def test_a_sixth_of_the_agents_stands_for_all_on_slow_chains_with_the_bias_of_all(method, monkeypatch):
+    """The bias of these agents alone is off by as much as itself."""
+    problem, algorithm = td.random(24, 6, 3, laziness=0.9, key=1), method(0.03, 10)
+    every = law_of(problem, algorithm)
+    monkeypatch.setattr(choice, "SITES", 4.5 * every.federation.work(1) / 24)
+    some = law_of(problem, algorithm)
+    assert len(some.federation.agents.P) == 4
+    assert abs(some.stationary().square / every.stationary().square - 1) < some.left_out < 0.1
+    bias = every.persistent_bias()
+    assert np.linalg.norm(some.persistent_bias() - bias) < 0.03 * np.linalg.norm(bias)
+
+
 @pytest.mark.parametrize("method", [fh.SCAFFLSA(0.1, 3), fh.SCAFFOLD(0.1, 3)])
 @pytest.mark.parametrize(("family", "tolerance"), [("quadratic", 1e-9), ("td", 1e-4)])
 def test_sums_of_what_others_remember_stand_for_all_their_memories(family, tolerance, method, monkeypatch):
