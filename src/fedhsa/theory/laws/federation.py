@@ -61,7 +61,7 @@ class Federation:
         self.noises: np.ndarray | None = None
         """If agents stand for others, what each of all agents adds to the covariance of $x$ in a round, by its noise."""
         self.doubt = np.zeros(self.size)
-        """If agents stand for unlike others, about the error of what noise adds to the mean of $x$ in a round."""
+        """If agents stand for unlike others, about the error of what noise adds to the mean of $x$."""
         self.chosen: np.ndarray | None = None
         """If agents stand for unlike others, their numbers."""
         self.inner: Federation | None = None
