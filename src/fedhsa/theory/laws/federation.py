@@ -59,7 +59,7 @@ class Federation:
             self.start = np.concatenate([self.start, (summary.maps @ self.own_start).sum(0)])
         self.starts_alike = all(a is b for a, b in zip(pieces.first, pieces.rounds, strict=True))
         self.noises: np.ndarray | None = None
-        """If agents stand for others, what each of all agents adds to the covariance of $x$ in a round, by its noise."""
+        """If agents stand for others, what each of all agents adds to the covariance of $x$ in a round by its noise."""
         self.doubt = np.zeros(self.size)
         """If agents stand for unlike others, about the error of what noise adds to the mean of $x$."""
         self.chosen: np.ndarray | None = None
