@@ -434,7 +434,7 @@ class EachSiteLaw(SitesLaw):
         federation = self.federation
         if federation.chosen is None or federation.noises is None or self.square_radius >= 1:
             return 0.0
-        each = self._slowdown() * sum(self.each_alone(*self.still))
+        each = self._slowdown() * np.sum(self.each_alone(*self.still), axis=0)
         shift = federation.show @ np.linalg.solve(np.eye(federation.size) - self.mean_map[:-1, :-1], federation.doubt)
         bias, part = np.linalg.norm(self.persistent_bias()), np.linalg.norm(shift)
         error = 3 * each.std(ddof=1) / math.sqrt(len(each)) + 2 * (2 * bias * part + part**2)
