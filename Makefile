@@ -67,8 +67,8 @@ test-slow: .venv/ready  ## run the long tests; PART='--slice 3/16' runs a part o
 	$(PYTEST) -m slow $(PART) $(PROVEN_BY_RUNS:%=--ignore=%) -n $(WAITING); quick=$$?; \
 	$(SLOW) -m slow $(PART) $(PROVEN_BY_RUNS) -n $(WORKERS) --dist worksteal && exit $$quick
 
-test-slice: .venv/ready  ## run a sixteenth of the long tests, another one after each commit; SLICE=3 runs the third
-	$(MAKE) test-slow PART='--slice $(SLICE)/16'
+test-slice: .venv/ready  ## run a thirtieth of the long tests, another one after each commit; SLICE=3 runs the third
+	$(MAKE) test-slow PART='--slice $(SLICE)/30'
 
 test-only: .venv/ready  ## run one file or test, long ones too: make test-only TESTS=tests/theory/test_exact.py
 	$(SLOW) '$(TESTS)'
