@@ -40,6 +40,8 @@ QUICK = 2e7
 LONG, SOLVED, ROUGH, UNSOLVED = 1e9, (3e-5, 1e-4), (1e-3, 1e-4), 0.01
 """The number of multiplications in a round from which a law is solved to fewer digits, the accuracies then, also of
 agents that stand for others, and what these may change in the floor."""
+COARSE = 15
+"""The number of rounds that a path of agents that stand for others is extrapolated from."""
 FEW = 8
 """The number of pairs from which the error of a law is estimated."""
 SUMMARISED = 0.25
@@ -70,6 +72,10 @@ class SitesLaw(MomentLaw):
         if self.federation.chosen is not None:  # which are in single precision
             return ROUGH
         return (TOLERANCE, DIGITS) if self.federation.work(1) < LONG else SOLVED
+
+    @property
+    def vectors(self):
+        return super().vectors if self.federation.chosen is None else COARSE
 
     @property
     def dim(self):
@@ -142,7 +148,7 @@ class SitesLaw(MomentLaw):
         return self.federation.additive
 
     def mean_radius(self):
-        if self.federation.num_states == 1:
+        if self.federation.num_states == 1 or self.federation.chosen is not None:
             return spectral_radius(self.mean_map[:-1, :-1])
         return super().mean_radius()
 
@@ -596,6 +602,11 @@ class LinearLaw(AbstractSteppedLaw):
     def stationary(self):
         covariance = self.covariance()
         return self.seen((False, np.linalg.solve(np.eye(len(self.A)) - self.A, self.c), covariance))
+
+    @property
+    def silent(self) -> bool:
+        """Whether there is no noise."""
+        return not (self.added.any() or self.B.any())
 
     def mean_radius(self):
         return spectral_radius(self.A)

@@ -247,7 +247,10 @@ class MomentLaw(AbstractSteppedLaw):
         return self.shown(self.total(self.moments(state)))
 
     def errors(self, start, rounds):
-        if rounds <= (FOLLOWED if self._matrix is not None else KRYLOV) or not self.mean_square_radius().value < 1:
+        if (
+            rounds <= (FOLLOWED if self._matrix is not None else self.vectors)
+            or not self.mean_square_radius().value < 1
+        ):
             return super().errors(start, rounds)
         state = self.step(self.enter(start))
         return np.append(super().errors(start, 0), self._extrapolated(state, rounds - 1))
@@ -257,7 +260,7 @@ class MomentLaw(AbstractSteppedLaw):
         the slow modes."""
         still, shapes = _packed(self.still), [x.shape for x in self.still]
         away = _packed(self.moments(state)) - still
-        basis, reduced, size = arnoldi(lambda x: _packed(self._after(_unpacked(x, shapes))), away, KRYLOV)
+        basis, reduced, size = arnoldi(lambda x: _packed(self._after(_unpacked(x, shapes))), away, self.vectors)
         shown = np.array([self.square(_unpacked(vector, shapes)) for vector in basis])
         left, errors, floor = size * np.eye(len(reduced))[0], [], self.square(self.still)
         for _ in range(rounds + 1):

@@ -156,7 +156,7 @@ class NonlinearLaw(AbstractLaw):
 def quiet_law(law: AbstractSteppedLaw) -> LinearLaw:
     """Returns the law of the same method without noise."""
     assert isinstance(law, SitesLaw | LinearLaw)
-    return LinearLaw(law.federation.noiseless())
+    return law if isinstance(law, LinearLaw) and law.silent else LinearLaw(law.federation.noiseless())
 
 
 def nonlinear_law(problem: Problem, algorithm: AbstractAlgorithm) -> NonlinearLaw:
