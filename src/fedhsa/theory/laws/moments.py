@@ -246,11 +246,14 @@ class MomentLaw(AbstractSteppedLaw):
     def seen(self, state):
         return self.shown(self.total(self.moments(state)))
 
+    @property
+    def vectors(self) -> int:
+        """The number of rounds that a long path is extrapolated from."""
+        return KRYLOV
+
     def errors(self, start, rounds):
-        if (
-            rounds <= (FOLLOWED if self._matrix is not None else self.vectors)
-            or not self.mean_square_radius().value < 1
-        ):
+        followed = FOLLOWED if self._matrix is not None else self.vectors
+        if rounds <= followed or not self.mean_square_radius().value < 1:
             return super().errors(start, rounds)
         state = self.step(self.enter(start))
         return np.append(super().errors(start, 0), self._extrapolated(state, rounds - 1))
