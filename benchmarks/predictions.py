@@ -51,7 +51,7 @@ METHODS = (
 SMALL = """
 import json, time, warnings
 import fedhsa as fh
-from fedhsa.theory.stability import step_of, with_step
+from fedhsa.theory.steps import step_of, with_step
 
 warnings.simplefilter("ignore")
 

@@ -25,7 +25,7 @@ from ..problems import Problem, q_learning, td
 from ..sources.finite import stationary_law
 from ..theory.laws.agents import Agents
 from ..theory.laws.levels import EachSiteLaw, LinearLaw
-from ..theory.laws.moments import Moments, RelaxationLaw
+from ..theory.laws.moments import Moments
 from ..theory.sketch import Along
 from .quadratic import numbers, on
 
@@ -408,9 +408,22 @@ def predicted(found: Solution) -> Solution:
             continue
         quiet = LinearLaw(on(_mean_agents(found), found.setting.methods[name]))
         show, start = quiet.federation.show, -found.root[found.active, 0]
-        law = RelaxationLaw(show @ quiet.A @ np.linalg.inv(show), settled, basis="one site")
-        curves[name] = curve._replace(error=law.errors(start, found.setting.rounds), floor=settled.square)
+        errors = relaxing(show @ quiet.A @ np.linalg.inv(show), settled, start, found.setting.rounds)
+        curves[name] = curve._replace(error=errors, floor=settled.square)
     return found._replace(curves=curves)
+
+
+def relaxing(Phi: np.ndarray, settled: Moments, start: np.ndarray, rounds: int) -> np.ndarray:
+    r"""Return mean-square errors whose mean and covariance go to those of the long run by a map.
+
+    $E e_t = m + \Phi^t (e_0 - m)$ and $\mathrm{cov}(e_t) = \Sigma - \Phi^t \Sigma (\Phi^t)^T$.
+    """
+    mean, covariance, errors = start, np.zeros_like(settled.covariance), []
+    for _ in range(rounds + 1):
+        errors.append(Moments(mean, covariance).square)
+        mean = settled.mean + Phi @ (mean - settled.mean)
+        covariance = settled.covariance + Phi @ (covariance - settled.covariance) @ Phi.T
+    return np.array(errors)
 
 
 @functools.lru_cache(maxsize=64)

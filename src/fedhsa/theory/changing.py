@@ -108,6 +108,16 @@ class ChangingLaw(AbstractLaw):
     def _without_interpolation(self, steps: list[Steps]) -> "dict[Steps, _Blend]":
         return {step: _Blend([law], np.ones(1)) for step, law in zip(steps, self.laws_at(steps), strict=True)}
 
+    @property
+    def interval(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.last.interval
+
+    def stable(self):
+        return self.last.stable()
+
+    def long_run(self):
+        return self.last.long_run()
+
     def stationary(self):
         return self.last.stationary()
 
@@ -116,9 +126,6 @@ class ChangingLaw(AbstractLaw):
 
     def mean_radius(self):
         return self.last.mean_radius()
-
-    def persistent_bias(self):
-        return self.last.persistent_bias()
 
 
 class _Blend(NamedTuple):
@@ -241,10 +248,7 @@ def predict_per_block(
                 f"A round of {name} with half the step size and twice the operators is another one, so there is no law "
                 "of a step size for each block."
             )
-    A, _ = problem.affine_parts()
-    return dataclasses.replace(
-        found, algorithm=algorithm, problem=problem, jacobians=A, inner=found, course="geometric"
-    )
+    return dataclasses.replace(found, algorithm=algorithm, problem=problem, inner=found)
 
 
 def predict_changing(
@@ -273,12 +277,8 @@ def predict_changing(
     laws_at([Steps(first, first), Steps(near, near)])  # raises if there is no curve
     left_out = max(prediction.law.left_out for prediction in every.values())
     law = ChangingLaw(schedule, laws_at, last.law, left_out=left_out, name=name)
-    found = dataclasses.replace(last, algorithm=algorithm, law=law, left_out=left_out, inner=last, course="geometric")
-    if settles:
-        return found
-    nan = np.full(last.problem.dim, np.nan)
-    biases = dict.fromkeys(("heterogeneity_bias", "markov_bias", "curvature_bias", "persistent_bias"), nan)
-    return dataclasses.replace(found, **biases, covariance=np.diag(nan), course="changing")
+    course = "geometric" if settles else "changing"
+    return dataclasses.replace(last, algorithm=algorithm, law=law, inner=last, course=course)
 
 
 def _check_stepped(name: str, laws: Sequence[AbstractLaw]) -> list[AbstractSteppedLaw]:

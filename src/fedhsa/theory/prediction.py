@@ -9,14 +9,12 @@ import numpy as np
 
 from .. import _check
 from .._json import plain
-from .._linear import spectral_radius
 from .._table import FIXED, Table
 from ..algorithms import AbstractAlgorithm, Cost, cost
 from ..problems import Problem
 from .exact import start_error
 from .laws.levels import LinearLaw, SitesLaw
-from .laws.moments import AbstractLaw, Radius
-from .laws.nonlinear import quiet_law
+from .laws.moments import AbstractLaw, LongRun, Radius
 from .rule import local_rule
 from .stability import KINDS, Limit, largest_local_steps, largest_mean_square_step, largest_mean_step, largest_step
 
@@ -55,60 +53,87 @@ class Prediction:
     about a ten-thousandth of the first one if that is reached before.
     """
 
-    basis: str
-    """The kind of law behind the numbers.
-
-    It is an `exact` law; for Markov chains the laws of `pairs` of agents, of each agent alone (`one site`) or of `many
-    agents`; estimates from `samples`; or the `mean` alone. With `mean`, the rate is that of the mean error, `error` is
-    the squared norm of the mean error, and quantities that depend on the noise are NaN.
-    """
-    stable: bool | None
-    """Whether the error stays bounded, in the mean and, if that is known, in the mean square (see `stability`).
-
-    It is None if that is unknown, near the edge of stability; then the floor is NaN.
-    """
-    heterogeneity_bias: np.ndarray
-    """The limit of the method without noise, minus the root, `(d,)`."""
-    markov_bias: np.ndarray
-    """The bias that the correlation of observations in time adds, `(d,)`."""
-    curvature_bias: np.ndarray
-    """The bias that noise adds because the operators are nonlinear, `(d,)`; zero for affine operators."""
-    covariance: np.ndarray
-    """The covariance of the error in the long run, `(d, d)`."""
-    persistent_bias: np.ndarray
-    """The part of the bias that remains with any number of similar agents, `(d,)`."""
-    interval: tuple[float, float] | None
-    """A 95 % confidence interval of the floor if it is estimated from samples; otherwise None."""
-    left_out: float
-    """The estimated relative error of the floor due to terms that the law neglects: 0 if the law is exact, NaN if the
-    error is unknown."""
-    transition: np.ndarray = dataclasses.field(repr=False)
-    """The linear part $\\Phi$ of the noiseless round map, of the error or of all that the method carries."""
-    offset: np.ndarray = dataclasses.field(repr=False)
-    """The constant part $c$ of the noiseless round map."""
-    jacobians: np.ndarray = dataclasses.field(repr=False)
-    """The Jacobians of the agents' mean operators at the root, `(M, d, d)`."""
-    problem: Problem = dataclasses.field(repr=False)
+    problem: Problem
     """The problem."""
-    algorithm: AbstractAlgorithm = dataclasses.field(repr=False)
+    algorithm: AbstractAlgorithm
     """The algorithm."""
-    law: AbstractLaw = dataclasses.field(repr=False)
+    law: AbstractLaw
     """The law behind the numbers."""
-    inner: "Prediction | None" = dataclasses.field(default=None, repr=False)
+    inner: "Prediction | None" = None
     """The prediction whose limits these are: of the method before its average, or with a constant step size."""
     course: Literal["geometric", "average", "changing"] = "geometric"
     """How the error goes to its limit: like a power, as an average over rounds, or as the step size, for ever."""
 
+    @property
+    def basis(self) -> str:
+        """The kind of law behind the numbers.
+
+        It is an `exact` law; for Markov chains the laws of `pairs` of agents, of each agent alone (`one site`) or of
+        `many agents`; estimates from `samples`; or the `mean` alone. With `mean`, the rate is that of the mean error,
+        `error` is the squared norm of the mean error, and quantities that depend on the noise are NaN.
+        """
+        return self.law.basis
+
     @functools.cached_property
+    def stable(self) -> bool | None:
+        """Whether the error stays bounded, in the mean and, if that is known, in the mean square (see `stability`).
+
+        It is None if that is unknown, near the edge of stability; then the floor is NaN.
+        """
+        return self.law.stable()
+
+    @functools.cached_property
+    def _long_run(self) -> LongRun:
+        if self.course == "changing" or self.stable is None:
+            return LongRun.of_mean(np.full(self.problem.dim, math.nan), math.nan)
+        if not self.stable:
+            nowhere, nothing = np.full(self.problem.dim, np.inf), np.zeros(self.problem.dim)
+            return LongRun(nowhere, nothing, nothing, np.diag(nowhere), nowhere)
+        return self.law.long_run()
+
+    @property
+    def heterogeneity_bias(self) -> np.ndarray:
+        """The limit of the method without noise, minus the root, `(d,)`."""
+        return self._long_run.heterogeneity
+
+    @property
+    def markov_bias(self) -> np.ndarray:
+        """The bias that the correlation of observations in time adds, `(d,)`."""
+        return self._long_run.markov
+
+    @property
+    def curvature_bias(self) -> np.ndarray:
+        """The bias that noise adds because the operators are nonlinear, `(d,)`; zero for affine operators."""
+        return self._long_run.curvature
+
+    @property
+    def covariance(self) -> np.ndarray:
+        """The covariance of the error in the long run, `(d, d)`."""
+        return self._long_run.covariance
+
+    @property
+    def persistent_bias(self) -> np.ndarray:
+        """The part of the bias that remains with any number of similar agents, `(d,)`."""
+        return self._long_run.persistent
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """A 95 % confidence interval of the floor if it is estimated from samples; otherwise None."""
+        return self.law.interval if self.stable and self.course != "changing" else None
+
+    @functools.cached_property
+    def left_out(self) -> float:
+        """The estimated relative error of the floor due to terms that the law neglects: 0 if the law is exact, NaN if
+        the error is unknown."""
+        return self.law.left_out if self.stable or self.basis == "exact" else math.nan
+
+    @property
     def spectral_radius(self) -> float:
         """The factor of the mean error per round; NaN if the step size changes for ever.
 
         The method diverges if it is 1 or more.
         """
-        if self.inner is not None:
-            return math.nan if self.course == "changing" else self.inner.spectral_radius
-        radius = self.law.mean_radius()
-        return spectral_radius(self.transition) if radius is None else radius
+        return math.nan if self.course == "changing" else self.law.mean_radius()
 
     @functools.cached_property
     def _radius(self) -> Radius | None:
@@ -135,6 +160,11 @@ class Prediction:
         square = self.mean_square_radius
         return self.spectral_radius if square is None else math.sqrt(square)
 
+    @property
+    def jacobians(self) -> np.ndarray:
+        """The Jacobians of the agents' mean operators at the root, `(M, d, d)`."""
+        return self.problem.jacobians(self.problem.root) if self.law.jacobians is None else self.law.jacobians
+
     @functools.cached_property
     def max_step_size(self) -> Limit:
         """The smallest step size at which the method diverges, with its number of local steps.
@@ -149,9 +179,11 @@ class Prediction:
         if rule is not None:
             mean = largest_step(self.jacobians, rule)
         elif isinstance(law, SitesLaw | LinearLaw):
-            mean = largest_mean_step(quiet_law(law), self.algorithm, self.jacobians)
+            mean = largest_mean_step(law.quiet, self.algorithm, self.jacobians)
         else:
             mean = Limit(math.nan, "mean", "no step at all")
+        if self._radius is None:
+            return mean
         if law.additive or math.isnan(mean):
             return Limit(mean, self.stability, mean.scanned)
         return largest_mean_square_step(self.algorithm, law.radius_at, mean)

@@ -1,6 +1,7 @@
 """Fast approximate predictions: the noiseless round map with the floor to first order in the step size, and laws that
 are interpolated between step sizes."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,9 +10,10 @@ import numpy as np
 
 from .._linear import spectral_radius, stein_sum
 from ..problems import Problem
-from .laws.first_order import bias_of, correlations, covariance_of
+from .laws.first_order import correlations, first_order
 from .laws.moments import Moments
 from .laws.nonlinear import linearised
+from .laws.pieces import pieces_of_rule
 from .rule import LocalRule
 from .samples.estimate import Estimates
 
@@ -82,12 +84,14 @@ class Sketch:
             self.A, b = model.affine_parts()
             self.residuals = self.A @ problem.root - b
             found = correlations(model, lags=max(local_steps - 1, 1))
-            self.long_run, self.lagged, self.lagged_sum = found.long_run, found.lagged, found.lagged_sum
+            self.long_run, self.lagged_sum = found.long_run.mean(0), found.lagged_sum.mean(0)
+            self.lagged = np.concatenate([found.product[:, None], found.lagged], axis=1).mean(0)
         else:
-            self.A, self.lagged = estimates.jacobians, estimates.lagged[:, 1:]
+            self.A, self.lagged = estimates.jacobians, estimates.lagged.mean(0)
             self.residuals = estimates.residuals - estimates.residuals.mean(0)  # at the root they average to zero
-            self.long_run, self.lagged_sum = estimates.long_run, self.lagged.sum(1)
+            self.long_run, self.lagged_sum = estimates.long_run.mean(0), self.lagged[1:].sum(0)
         self.A_bar = self.A.mean(0)
+        self._known = functools.cache(lambda rule: first_order(pieces_of_rule(rule, len(self.A))))
 
     def outline(self, rule: LocalRule) -> Outline:
         r"""Returns the outline of a rule. Its covariance is the noise of one round's local steps, summed over rounds.
@@ -99,9 +103,10 @@ class Sketch:
         unstable = Outline(Phi, np.zeros(d), np.zeros((d, d)))
         if not unstable.stable:
             return unstable
+        known = self._known(rule._replace(step_size=1.0)).scaled(rule.step_size)
         mean = rule.limit_error(self.A, self.residuals)
-        mean = mean + bias_of(self.A_bar, self.lagged, self.lagged_sum, rule, 1 / len(self.A))
-        X = covariance_of(self.A_bar, self.long_run, rule._replace(server_step=1.0))
+        mean = mean + known.bias(self.A_bar, self.lagged, self.lagged_sum)
+        X = known.covariance(self.A_bar, self.long_run / rule.server_step)
         if rule.server_step != 1:
             power = rule.powers(self.A_bar[None])[0]
             X = stein_sum(Phi, Phi.T, rule.server_step**2 * (X - power @ X @ power.T))

@@ -72,7 +72,7 @@ def slope_doubt(x: Any, doubts: Any) -> float:
 
 def settling(prediction: Prediction, part: float) -> int:
     """Returns the number of rounds after which a deviation has fallen to this fraction of itself without noise."""
-    return math.ceil(math.log(part) / math.log(spectral_radius(prediction.transition)))
+    return math.ceil(math.log(part) / math.log(prediction.spectral_radius))
 
 
 @phase("build")

@@ -12,7 +12,8 @@ from ..._linear import spectral_radius
 from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA, LocalSA, OneExchangeFedHSA, cost
 from ...problems import Problem, quadratic
 from ...theory import correlations, exact, predict
-from ...theory.laws.first_order import bias_of
+from ...theory.laws.first_order import first_order
+from ...theory.laws.pieces import pieces_of_rule
 from ...theory.rule import LocalRule
 from ..study import AbstractStudy, Checks, Instance, Outcome, Runner, Table, columns, figures, repeated, rows_of
 from .contraction import fed_hsa_boundary, one_exchange_boundary, one_exchange_map
@@ -316,7 +317,8 @@ def first_order_bias(cohort: Problem, step: float, H: int, *, agents: int, late:
         True
     """
     A, found, share = cohort.affine_parts()[0].mean(0), correlations(cohort, lags=2 * H), 1 / agents
-    plain = bias_of(A, found.lagged, found.lagged_sum, LocalRule(step, H, 1.0, 0.0), share)
-    lags = np.arange(1, H)
-    products = (lags[:, None] * found.lagged.mean(0)[lags + late * H - 1]).sum(0)
+    lagged = np.concatenate([found.product[:, None], found.lagged], axis=1).mean(0)
+    local = first_order(pieces_of_rule(LocalRule(step, H, 1.0, 0.0), agents))
+    plain, lags = local.bias(A, lagged, found.lagged_sum.mean(0)), np.arange(1, H)
+    products = (lags[:, None] * lagged[lags + late * H]).sum(0)
     return plain + step / H * (1 - share) * np.linalg.solve(A, products)

@@ -219,6 +219,8 @@ class Agents:
             return self.move(G if self.D is None else transpose(self.D) @ G)
         if S == 1:
             return self._flow @ r.reshape(*batch, M, 1, T * K, n)
+        if n == 1:
+            return self._directed_once(self.chances[..., None] * r[..., 0])[..., None]
         return self._flow @ np.moveaxis(r, -4, -3).reshape(*batch, M, T, S * K, n)
 
     @functools.cached_property
@@ -247,7 +249,7 @@ class Agents:
         """
         M, S, T, K, _ = self.W.shape
         if T == 1 or S == 1:
-            return self.back(N) @ self._operators
+            return self.back(N) @ self.given_state
         D = np.broadcast_to(np.eye(K), (M, S, K, K)) if self.D is None else self.D
         *batch, k, d = N.shape[:-4] + N.shape[-2:]
         along = D.reshape(M, S * K, d) @ np.moveaxis(N, -1, -3).reshape(*batch, M, d, S * k)  # N(u) D(s)^T
@@ -256,9 +258,10 @@ class Agents:
         return along @ self._weighted
 
     @functools.cached_property
-    def _operators(self) -> np.ndarray:
+    def given_state(self) -> np.ndarray:
         """The mean operator given the state, `(M, S, d, d + 1)`."""
-        mean = (self.chances[..., None, None] * self.W).sum(2)
+        M, S, T, K, rows = self.W.shape
+        mean = (self.chances[:, :, None] @ self.W.reshape(M, S, T, K * rows)).reshape(M, S, K, rows)
         return mean if self.D is None else transpose(self.D) @ mean
 
     @functools.cached_property
@@ -274,7 +277,33 @@ class Agents:
     @functools.cached_property
     def mean_operators(self) -> np.ndarray:
         """$\\bar G_i$ as a map of $(y, 1)$, `(M, d, d + 1)`."""
-        return np.einsum("is,isab->iab", self.pi, self._operators)
+        return np.einsum("is,isab->iab", self.pi, self.given_state)
+
+    def moments_at(self, points: np.ndarray, *, products: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        r"""Returns $E[G_i 1\{s'\}]$ by the next state $s'$, `(M, S, d)`, and $E[G_i G_i^T]$ at points `(M, d)`, and
+        $E[A_i G_i]$, `(M, d)`, if asked for."""
+        w, (M, S, T, K, _) = self.W[..., -1], self.W.shape
+        if points.any():
+            w = w + (self.W[..., :-1] @ points[:, None, None, :, None])[..., 0]
+        weights = self.pi[..., None] * self.chances
+        weighted = weights[..., None] * w
+        square = transpose(weighted) @ w
+        product = np.full((M, S, K), np.nan)
+        if products:
+            value = w if self.D is None else w @ self.D
+            product = (weights[..., None] * (self.W[..., :-1] @ value[..., None])[..., 0]).sum(2)
+        if self.D is not None:
+            square, product = transpose(self.D) @ square @ self.D, (product[..., None, :] @ self.D)[..., 0, :]
+        return self._directed_once(weighted), square.sum(1), product.sum(1)
+
+    def _directed_once(self, weighted: np.ndarray) -> np.ndarray:
+        """Returns `directed` of one column, without the arrays that it keeps."""
+        M, S, T, K = weighted.shape
+        if T == 1 or S == 1:
+            G = weighted.sum(2)
+            return self.move((G if self.D is None else (G[..., None, :] @ self.D)[..., 0, :])[..., None])[..., 0]
+        D = np.broadcast_to(np.eye(K), (M, S, K, K)) if self.D is None else self.D
+        return weighted.swapaxes(1, 2).reshape(M, T, S * K) @ D.reshape(M, S * K, -1)
 
     @functools.cached_property
     def strength(self) -> tuple[np.ndarray, np.ndarray]:
@@ -331,11 +360,10 @@ def agents_of(problem: Problem, which: Any = slice(None)) -> Agents:
     D = directions(problem, law, which) if law.pairs and d > FULL and not law.independent else None
     agents = tree.take(problem.flat_agents, which)
     with precision():
-        outcomes, point = law.outcomes(), tree.to_device(problem.root, "float64")
+        outcomes, point = tree.to_host(law.outcomes()), problem.root
 
         def coefficients(which: Any) -> np.ndarray:
-            inputs = tree.to_device(tree.take((agents, D), which), "float64")
-            return tree.to_host(_coefficients(*inputs, outcomes, point))
+            return np.asarray(_coefficients(*tree.take((agents, D), which), outcomes, point))
 
         if law.num_outcomes * d > ONE_BY_ONE:  # so that any number of agents needs the same program
             every = range(tree.leading_axis(agents))
@@ -388,12 +416,12 @@ def directions(problem: Problem, law: FiniteLaw, which: Any = slice(None)) -> np
     directions are found from random combinations of the operators, of which there must be more than directions.
     """
     d, S, rng, number = problem.dim, law.num_states, np.random.default_rng(SEED), FIRST
+    agents = tree.take(problem.flat_agents, which)
+    every = [tree.take(agents, i) for i in range(tree.leading_axis(agents))]
     with precision():
-        agents, root = tree.to_device((tree.take(problem.flat_agents, which), problem.root), "float64")
-        every = range(tree.leading_axis(agents))
         while True:
-            drawn = rng.standard_normal((number, S)), rng.standard_normal((number, S, d))
-            found = np.stack([tree.to_host(_combined(tree.take(agents, i), root, *drawn)) for i in every])
+            drawn = problem.root, rng.standard_normal((number, S)), rng.standard_normal((number, S, d))
+            found = np.stack([np.asarray(_combined(agent, *drawn)) for agent in every])
             _, sizes, vectors = np.linalg.svd(found, full_matrices=False)
             rank = max(1, int((sizes > RANK * sizes[..., :1]).sum(-1).max()))
             if rank < number:

@@ -18,13 +18,60 @@ FOREVER = 1e15
 """The number of rounds that counts as the long run."""
 
 
-class CarriedAverage(AbstractSteppedLaw):
+class AbstractAverageLaw(AbstractLaw):
+    """The law of a running mean of the error of a method, which has the law `inner`."""
+
+    inner: Any
+    average: AbstractAverage
+
+    @property
+    def basis(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.inner.basis
+
+    @property
+    def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.inner.left_out
+
+    @property
+    def bend(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.inner.bend
+
+    @property
+    def affine(self):
+        return self.inner.affine
+
+    @property
+    def interval(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        """As wide as that of the inner error, relative to the floor."""
+        if self.inner.interval is None or not self.inner.stationary().square > 0:
+            return None
+        low, high = np.array(self.inner.interval) * self.stationary().square / self.inner.stationary().square
+        return float(low), float(high)
+
+    def leaves_out_more_than(self, share):
+        return self.inner.leaves_out_more_than(share)
+
+    def stable(self):
+        return self.inner.stable()
+
+    def long_run(self):
+        found = self.inner.long_run()
+        known = not np.isnan(found.covariance).any()  # otherwise only the mean is known
+        return found._replace(covariance=self.stationary().covariance) if known else found
+
+    def mean_radius(self):
+        return self.inner.mean_radius()
+
+    def mean_square_radius(self):
+        return self.inner.mean_square_radius()
+
+
+class CarriedAverage(AbstractAverageLaw, AbstractSteppedLaw):
     """The running mean of the error, carried beside the state; exact if the law of the method is."""
 
     def __init__(self, inner: Any, average: AbstractAverage):
         self.inner, self.average = inner, average
         self.law = type(inner)(inner.federation.beside())
-        self.basis, self.left_out = inner.basis, inner.left_out
 
     def family(self, algorithm, steps):
         inner = algorithm.layers[1]  # of which the average is the outermost layer
@@ -47,17 +94,13 @@ class CarriedAverage(AbstractSteppedLaw):
         law = type(self.inner)(self.inner.federation.beside(part))
         return law.settled() if isinstance(law, SitesLaw) else law.stationary()
 
-    def mean_square_radius(self):
-        return self.inner.mean_square_radius()
 
-
-class RelaxingAverage(AbstractLaw):
+class RelaxingAverage(AbstractAverageLaw):
     r"""The running mean of errors that are correlated by the mean map $\Phi$ alone: $\mathrm{cov}(e', a) = \Phi\,
     \mathrm{cov}(e, a)$."""
 
     def __init__(self, inner: AbstractLaw, average: AbstractAverage, transition: np.ndarray):
         self.inner, self.average, self.Phi = inner, average, transition
-        self.basis, self.left_out = inner.basis, inner.left_out
 
     def path(self, start, rounds):
         found, V = start, np.zeros((len(start),) * 2)
@@ -80,24 +123,12 @@ class RelaxingAverage(AbstractLaw):
         mixed = part * (1 - part) * (moved + moved.T) + part**2 * covariance
         return Moments(mean, mixed / (1 - (1 - part) ** 2))
 
-    def mean_square_radius(self):
-        return self.inner.mean_square_radius()
 
-
-class NonlinearAverage(AbstractLaw):
+class NonlinearAverage(AbstractAverageLaw):
     """The running mean of errors of a nonlinear problem: their mean is averaged, spread as in the affine problem."""
 
     def __init__(self, inner: NonlinearLaw, average: AbstractAverage, spread: AbstractLaw):
         self.inner, self.average, self.spread = inner, average, spread
-        self.basis, self.left_out = inner.basis, inner.left_out
-
-    @property
-    def affine(self):
-        return self.inner.affine
-
-    @property
-    def bend(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.inner.bend
 
     def path(self, start, rounds):
         found, spread = start, self.spread.path(start - self.inner.shift, rounds)
@@ -108,17 +139,17 @@ class NonlinearAverage(AbstractLaw):
     def stationary(self):
         return Moments(self.inner.stationary().mean, self.spread.stationary().covariance)
 
-    def mean_square_radius(self):
-        return self.inner.mean_square_radius()
 
-
-def average_of(inner: AbstractLaw, average: AbstractAverage, transition: np.ndarray) -> AbstractLaw:
-    """Returns the law of an average of errors that have a law; `transition` is their mean map, if it is that alone."""
+def average_of(inner: AbstractLaw, average: AbstractAverage) -> AbstractLaw:
+    """Returns the law of an average of errors that have a law."""
     if isinstance(inner, NonlinearLaw):
-        return NonlinearAverage(inner, average, average_of(inner.law, average, transition))
-    if isinstance(inner, SitesLaw | LinearLaw) and inner.federation.chosen is None:
-        return CarriedAverage(inner, average)
-    return RelaxingAverage(inner, average, transition)
+        return NonlinearAverage(inner, average, average_of(inner.law, average))
+    if not isinstance(inner, SitesLaw | LinearLaw):  # rounds that are run, without noise
+        return RelaxingAverage(inner, average, np.zeros((len(inner.stationary().mean),) * 2))
+    if inner.federation.standing is not None:
+        show = inner.federation.show
+        return RelaxingAverage(inner, average, show @ inner.quiet.A @ np.linalg.pinv(show))
+    return CarriedAverage(inner, average)
 
 
 def forgets(average: AbstractAverage) -> bool:

@@ -4,7 +4,7 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import block_diag
@@ -26,6 +26,19 @@ LEVELS, NEW = 3, 1e-6
 """The number of powers of the mean maps of memories that are summarised, and the size of directions that are new."""
 SOME = 4
 """The number of step sizes of a schedule whose rounds reach what those of all of them do."""
+
+
+class Standing(NamedTuple):
+    """Agents that stand for others, which differ from them."""
+
+    chosen: np.ndarray
+    """Their numbers."""
+    own: np.ndarray
+    """What the noise of each of them adds to the covariance of $x$ in a round, to first order, `(k, n, n)`."""
+    added: np.ndarray
+    """How much more the noise of all agents adds than that of the chosen ones, to first order, `(n, n)`."""
+    doubt: np.ndarray
+    """About the error of what noise adds to the mean of $x$, if not all agents have been considered, `(n,)`."""
 
 
 class Federation:
@@ -58,12 +71,8 @@ class Federation:
             self.show = np.pad(self.show, ((0, 0), (0, summary.maps.shape[1])))
             self.start = np.concatenate([self.start, (summary.maps @ self.own_start).sum(0)])
         self.starts_alike = all(a is b for a, b in zip(pieces.first, pieces.rounds, strict=True))
-        self.noises: np.ndarray | None = None
-        """If agents stand for others, what each of all agents adds to the covariance of $x$ in a round by its noise."""
-        self.doubt = np.zeros(self.size)
-        """If agents stand for unlike others, about the error of what noise adds to the mean of $x$."""
-        self.chosen: np.ndarray | None = None
-        """If agents stand for unlike others, their numbers."""
+        self.standing: Standing | None = None
+        """If agents stand for others that differ from them, what is known of these."""
         self.inner: Federation | None = None
         """The same without a running mean of the error as a part of $x$."""
         self.stands = np.arange(len(agents.P))
@@ -74,13 +83,6 @@ class Federation:
         for roles in self.rounds:
             for exchange in (exchange for role in roles for exchange in role.exchanges):
                 exchange.share(np.arange(len(self.agents.P)))
-
-    @property
-    def noise(self) -> np.ndarray | None:
-        """What all agents add to the covariance of $x$ in a round, beyond those that stand for them."""
-        if self.noises is None or self.chosen is None:
-            return None
-        return self.noises.sum(0) - np.tensordot(self.agents.counts, self.noises[self.chosen], 1)
 
     @property
     def size(self) -> int:
@@ -203,7 +205,7 @@ class Federation:
     def maps(self) -> np.ndarray | None:
         """The map of $(x, 1)$ by a round for each outcome, if nothing else is random; None otherwise."""
         every = [[exchange for role in roles for exchange in role.exchanges] for roles in self.rounds]
-        noisy = self.noises is not None or any(exchange.noise.any() for exchanges in every for exchange in exchanges)
+        noisy = self.standing is not None or any(exchange.noise.any() for exchanges in every for exchange in exchanges)
         if noisy or self.own or not self._alone:
             return None
         one = np.eye(self.size + 1)
@@ -250,6 +252,12 @@ class Federation:
     def noiseless(self) -> "Federation":
         """Returns the same agents with their mean operators."""
         return Federation(self.pieces, self.agents.noiseless(), self.name, self.coordinates, self.summary)
+
+    def with_agents(self, agents: Agents) -> "Federation":
+        """Returns the same method on other agents."""
+        if self.summary is not None:
+            return summarised(self.pieces, agents, self.name)
+        return Federation(self.pieces, agents, self.name, self.coordinates)
 
     def at(self, algorithm: AbstractAlgorithm) -> "Federation":
         """Returns the same agents with another step size of their algorithm, in coordinates that serve all of them."""

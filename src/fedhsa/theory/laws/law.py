@@ -11,11 +11,11 @@ from ..._linear import spectral_radius
 from ..._types import precision
 from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
-from .agents import AddedNoise, Agents, agents_of, mean_agents
+from .agents import Agents, agents_of, mean_agents
 from .coordinates import alike, only_sums_matter
 from .exchanges import drifts
-from .federation import Federation, summarised
-from .first_order import correlations
+from .federation import Federation, Standing, summarised
+from .first_order import TOGETHER, correlations_of
 from .levels import EachSiteLaw, EverySiteLaw, LinearLaw, SitesLaw, TwoSitesLaw
 from .moments import NotDerivedError, TooLargeError
 from .occupancies import OccupancyLaw
@@ -25,16 +25,12 @@ PRODUCT, PAIRS = 2e7, 6e7
 """The largest numbers of multiplications in a round of the exact law, and of all pairs together."""
 SITES, FEWEST = 1e10, 4
 """The number of multiplications in a round above which some agents stand for all, and the smallest number of them."""
-SLOWEST, SMALLEST = 0.9999, 1e-300
-"""The largest correlation of noise from one observation to the next, and the smallest variance."""
 DRAWS, SWEEPS = 1000, 4
 """The number of points of each agent that are coded to find the covariance of a code, and of sweeps over all codes."""
-BIASED, TOGETHER = 400, 25
-"""The number of agents from which the bias of all is taken, and of those considered at a time."""
-DIRECTIONS = 1
-"""The number of random directions of points where all agents' noise is considered."""
-LATER, ALIKE = 50, 0.01
-"""The most rounds until errors depend on the states of agents as in the long run, and the relative change of that."""
+ROUNDING = 1e-12
+"""The size of a round's displacement that is rounding."""
+BIASED = 400
+"""The number of agents from which the bias of all is taken."""
 REMEMBERED = 12
 """The number of agents above which those that are not followed are summarised by sums of what they remember."""
 MOST_PAIRS, OCCUPANCIES, ROOM = 21, 400, 2**25
@@ -84,7 +80,7 @@ def best_law(federation: Federation) -> SitesLaw | LinearLaw:
     """Returns the best fast law of a federation."""
     if federation.additive:
         return LinearLaw(federation)
-    some = federation.chosen is not None or federation.summary is not None
+    some = federation.standing is not None or federation.summary is not None
     if federation.num_states == 1 or some or federation.pieces.absences[0] is not None:
         return EachSiteLaw(federation)
     if federation.num_agents == len(federation.agents.P) and federation.work(federation.num_agents) <= PRODUCT:
@@ -124,6 +120,13 @@ def federation_of(problem: Problem, algorithm: AbstractAlgorithm) -> Federation:
     return found
 
 
+def federation_on(problem: Problem, algorithm: AbstractAlgorithm, agents: Agents) -> Federation:
+    """Returns a method on other agents in the place of a problem's, as many as it has."""
+    name, pieces = type(algorithm).__name__, pieces_of(algorithm.relative_to(problem.root), len(agents.P), agents.dim)
+    sums = len(agents.P) > REMEMBERED and only_sums_matter(pieces)
+    return summarised(pieces, agents, name) if sums else Federation(pieces, agents, name)
+
+
 def _federation(pieces: Pieces, agents: Agents, name: str) -> Federation:
     """Returns a federation whose agents may use an observation in several exchanges."""
     try:
@@ -139,11 +142,11 @@ def _federation(pieces: Pieces, agents: Agents, name: str) -> Federation:
 def _sampled(problem: Problem, pieces: Pieces, count: int, one: Federation) -> Federation:
     """Returns some agents that stand for all.
 
-    What all agents do without noise is as it is, their noise differs from that of the chosen ones as autoregressions
-    do that have its variance and long-run covariance at points of the long run, and their bias at the root is that of
-    all, or of many; everything else is that of the chosen ones.
+    What all agents do without noise is as it is, and their bias at the root is that of all, or of many. Their noise
+    differs from that of the chosen ones as it does to first order in the step size, which only takes long-run
+    covariances. Everything else is that of the chosen ones.
     """
-    M, every = problem.num_agents, mean_agents(problem)
+    M, every, block = problem.num_agents, mean_agents(problem), pieces.block_length
 
     def spread(count: int) -> np.ndarray:
         return np.unique(np.linspace(0, M - 1, min(count, M)).round().astype(int))
@@ -152,79 +155,40 @@ def _sampled(problem: Problem, pieces: Pieces, count: int, one: Federation) -> F
         counts = np.full(len(which), M / len(which))
         return Federation(pieces, agents.standing_for(counts), one.name, one.coordinates)
 
-    which, more = spread(count), spread(BIASED)
-    found, quiet, some = (
-        among(*x)
-        for x in ((agents_of(problem, which).single(), which), (every, np.arange(M)), (every.of(which), which))
-    )
-    biased = [
-        [[x.sum(0) for x in drifts(role.exchanges)] for role, *_ in among(agents_of(problem, part), part).rounds]
-        for part in np.array_split(more, -(-len(more) // TOGETHER))
-    ]
+    which, more, biases, long_run = spread(count), spread(BIASED), [], []
+    quiet, some = among(every, np.arange(M)), among(every.of(which), which)
+    points = _points(quiet)
+    for part in np.array_split(more, -(-len(more) // TOGETHER)):
+        agents = agents_of(problem, part)
+        biases.append([[x.sum(0) for x in drifts(role.exchanges)] for role, *_ in among(agents, part).rounds])
+        long_run.append(correlations_of(agents, at=points[part]).long_run)
+    chosen = agents_of(problem, which)
+    found = among(chosen.single(), which)
     rounds = zip(*(federation.rounds for federation in (found, quiet, some)), strict=True)
     for r, every_role in enumerate(rounds):
         exchanges, of_all, of_some = (role.exchanges for role, *_ in every_role)
         for k, none in enumerate(drifts(of_all)):
             exchange, counts = exchanges[k], found.agents.counts
             rest = of_all[k].others.sum(0) - np.tensordot(counts, of_some[k].others, 1)
-            bias = sum(part[r][k] for part in biased) / len(more) - none[more].mean(0)
+            bias = sum(part[r][k] for part in biases) / len(more) - none[more].mean(0)
             rest[:, -1] += M * bias - counts @ (exchange.others - of_some[k].others)[..., -1]
             exchange.rest = rest
-    A, c = found.mean_round()[:-1, :-1], found.mean_round()[:-1, -1]
-    found.doubt = math.sqrt(1 / len(more) - 1 / M) * (c - quiet.mean_round()[:-1, -1])
-    found.chosen, found.stands = which, np.abs(np.arange(M)[:, None] - which).argmin(1)
-
-    def noisy(which: np.ndarray, points: np.ndarray) -> LinearLaw:
-        every.noise = _autoregression(problem, points)
-        return LinearLaw(among(every.of(which), which))
-
-    def square(law: LinearLaw) -> np.ndarray:
-        x = np.append(np.linalg.solve(np.eye(len(A)) - A, c), 1.0)
-        return np.outer(x, x) + np.pad(law.covariance(), (0, 1))
-
-    points = np.broadcast_to(problem.root, (1, M, problem.dim))
-    if spectral_radius(A) >= 1:
-        found.noises = noisy(np.arange(M), points).within
-        return found
-    guess = noisy(spread(TOGETHER), points)
-    if guess.mean_radius() < 1:
-        begun = square(guess), np.zeros((M, 1, len(A) + 1, len(A) + 1))
-        points = problem.root + _spread(EachSiteLaw(quiet).points(begun)[0][:, 0])
-    law = noisy(np.arange(M), points)
-    found.noises = law.added_by_each()
-    # Autoregressions explain this part of the differences between agents.
-    own, taken = EachSiteLaw(found).each_alone(square(law), _correlated(found, square(law)))
-    found.noises *= np.clip(-(own @ taken) / max(taken @ taken, SMALLEST), 0.0, 1.0)
+    drifting = found.mean_round()[:-1, -1] - quiet.mean_round()[:-1, -1]
+    response = np.outer(found.responses, found.responses) / (M**2 * block)  # to an observation of an agent
+    own, all_own = (np.kron(response, x) for x in (correlations_of(chosen, at=points[which]).long_run, np.concatenate(long_run).mean(0)))
+    found.standing = Standing(
+        which, own, M * (all_own - own.mean(0)), math.sqrt(1 / len(more) - 1 / M) * drifting
+    )
+    found.stands = np.abs(np.arange(M)[:, None] - which).argmin(1)
     return found
 
 
-def _correlated(federation: Federation, square: np.ndarray) -> np.ndarray:
-    """Returns how the second moments of $(x, 1)$ depend on the states of agents once these have been followed."""
-    law = EachSiteLaw(federation)
-    found = np.zeros_like(law.base[1])
-    for _ in range(LATER):
-        before, found = found, law.round((square, found))[1]
-        if np.linalg.norm(found - before) <= ALIKE * np.linalg.norm(found):
-            break
-    return found
-
-
-def _spread(squares: np.ndarray) -> np.ndarray:
-    """Returns points with these second moments of $(x, 1)$ on average over directions of which some are drawn."""
-    squares = squares / squares[:, -1:, -1:]
-    d, mean = squares.shape[-1] - 1, squares[:, :-1, -1]
-    values, vectors = np.linalg.eigh(squares[:, :-1, :-1] - mean[:, :, None] * mean[:, None])
-    drawn = np.linalg.qr(np.random.default_rng(0).standard_normal((d, min(d, DIRECTIONS))))[0]
-    away = np.moveaxis(math.sqrt(d) * (vectors * np.sqrt(values.clip(min=0.0))[:, None]) @ drawn, -1, 0)
-    return mean + np.concatenate([away, -away])
-
-
-def _autoregression(problem: Problem, points: np.ndarray) -> AddedNoise:
-    """Returns autoregressions with each agent's long-run covariance and variance, on average over points of agents."""
-    known = [correlations(problem, lags=0, at=x) for x in points]
-    covariance = sum(x.long_run for x in known) / len(known)
-    variance = sum(np.trace(x.variance, axis1=1, axis2=2) for x in known) / len(known)
-    long_run = np.trace(covariance, axis1=1, axis2=2)
-    slow = np.clip((long_run - variance) / np.maximum(long_run + variance, SMALLEST), -SLOWEST, SLOWEST)[:, None, None]
-    spread = covariance * (1 - slow) / (1 + slow)
-    return AddedNoise(slow * np.eye(problem.dim), spread * (1 - slow**2), spread, spread)
+def _points(quiet: Federation) -> np.ndarray:
+    """Returns the mean points at which agents observe in the long run without noise, `(M, d)`, or the root."""
+    map = quiet.mean_round()
+    if np.abs(map[:-1, -1]).max() <= ROUNDING or spectral_radius(map[:-1, :-1]) >= 1:
+        return np.zeros((len(quiet.agents.P), quiet.dim))
+    x = np.append(np.linalg.solve(np.eye(len(map) - 1) - map[:-1, :-1], map[:-1, -1]), 1.0)
+    law = EachSiteLaw(quiet)
+    total = law.points((np.outer(x, x), 0 * law.base[1]))[0][:, 0]
+    return total[:, :-1, -1] / total[:, -1:, -1]

@@ -22,7 +22,7 @@ from ..rule import require_stable
 from .coordinates import all_alike
 from .exchanges import GroupExchange, Role
 from .federation import Federation
-from .moments import MUCH, TOO_MUCH, TOO_MUCH_OF_TRIPLES, AbstractSteppedLaw, MomentLaw, Moments, Radius, State
+from .moments import MUCH, TOO_MUCH, TOO_MUCH_OF_TRIPLES, AbstractSteppedLaw, LongRun, MomentLaw, Moments, Radius, State
 from .solve import DIGITS, TOLERANCE, growth, slowest_square
 from .walks import Points
 
@@ -37,9 +37,9 @@ CACHED = 2**17
 """The size of the maps of agents that are followed together."""
 QUICK = 2e7
 """The number of multiplications in a round of laws that are evaluated for many step sizes."""
-LONG, SOLVED, ROUGH, UNSOLVED = 1e9, (3e-5, 1e-4), (1e-3, 1e-4), 0.01
-"""The number of multiplications in a round from which a law is solved to fewer digits, the accuracies then, also of
-agents that stand for others, and what these may change in the floor."""
+NEARLY, ROUGH, UNSOLVED = (1e-6, 1e-6), (1e-3, 1e-4), 0.01
+"""The accuracies of laws that are not exact, and of agents that stand for others, and what the latter may change in the
+floor."""
 COARSE = 15
 """The number of rounds that a path of agents that stand for others is extrapolated from."""
 FEW = 8
@@ -69,13 +69,13 @@ class SitesLaw(MomentLaw):
 
     @functools.cached_property
     def accuracy(self) -> tuple[float, float]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        if self.federation.chosen is not None:  # which are in single precision
-            return ROUGH
-        return (TOLERANCE, DIGITS) if self.federation.work(1) < LONG else SOLVED
+        if self.known_by == "exact":
+            return TOLERANCE, DIGITS
+        return NEARLY if self.federation.standing is None else ROUGH  # which is in single precision
 
     @property
     def vectors(self):
-        return super().vectors if self.federation.chosen is None else COARSE
+        return super().vectors if self.federation.standing is None else COARSE
 
     @property
     def dim(self):
@@ -148,7 +148,7 @@ class SitesLaw(MomentLaw):
         return self.federation.additive
 
     def mean_radius(self):
-        if self.federation.num_states == 1 or self.federation.chosen is not None:
+        if self.federation.num_states == 1 or self.federation.standing is not None:
             return spectral_radius(self.mean_map[:-1, :-1])
         return super().mean_radius()
 
@@ -202,7 +202,17 @@ class SitesLaw(MomentLaw):
     def radius_at(self, algorithm):
         return type(self)(self.federation.at(algorithm)).mean_square_radius() if self.effort <= QUICK else None
 
-    def persistent_bias(self):
+    @functools.cached_property
+    def quiet(self) -> "LinearLaw":
+        """The law of the same method without noise."""
+        return LinearLaw(self.federation.noiseless())
+
+    def long_run(self):
+        (mean, covariance), limit = self.stationary(), self.quiet.stationary().mean
+        return LongRun(limit, mean - limit, np.zeros(self.dim), covariance, self.persistent_bias())
+
+    def persistent_bias(self) -> np.ndarray:
+        """Returns the part of the mean that remains with any number of similar agents; NaN if it is unknown."""
         federation, A = self.federation, self.mean_map
         pieces = federation.pieces
         alone = len(pieces.rounds) > 1 and not all_alike(pieces)  # then it is one of many
@@ -210,27 +220,36 @@ class SitesLaw(MomentLaw):
             return np.full(self.dim, math.nan)
         return federation.show @ np.linalg.solve(np.eye(len(A) - 1) - A[:-1, :-1], A[:-1, -1])
 
-    neglected: float = 0.0
-    """What sets of agents that the law does not follow may add to the floor, relative to it; infinite if unknown."""
+    rough: float = 0.0
+    """About what sets of agents that the law does not follow may add to the floor, relative to it, or more."""
     sampled: float = 0.0
     """What the choice of agents that stand for others may change in the floor, relative to it."""
     too_much: float = TOO_MUCH
     """The value of `neglected` above which the sets may make the mean square diverge."""
 
-    @functools.cached_property
-    def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """What is neglected, amplified by the joint noise of all agents."""
-        if self.federation.nonlinear_codes:
-            return math.nan
-        if self.neglected + self.sampled == 0:
+    @property
+    def neglected(self) -> float:
+        """What sets of agents that the law does not follow may add to the floor, relative to it."""
+        return self.rough
+
+    def _amplified(self, neglected: float) -> float:
+        """Returns what is left out if this is neglected, amplified by the joint noise of all agents."""
+        if neglected + self.sampled == 0:
             return 0.0
         radius = self.mean_square_radius()
-        return (1 + min(self.neglected + self.sampled, 1.0)) * (1 + radius.doubt) - 1 if radius.value < 1 else math.inf
+        return (1 + min(neglected + self.sampled, 1.0)) * (1 + radius.doubt) - 1 if radius.value < 1 else math.inf
+
+    @functools.cached_property
+    def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return math.nan if self.federation.nonlinear_codes else self._amplified(self.neglected)
+
+    def leaves_out_more_than(self, share):
+        return self._amplified(self.rough) > share and self.left_out > share
 
     def stable(self):
         """Returns whether the mean-square error stays bounded; None if too much is neglected to be sure."""
-        found = super().stable()
-        return None if found and self.neglected > self.too_much else found
+        found = super().stable() and self.quiet.mean_radius() < 1
+        return None if found and self.rough > self.too_much and self.neglected > self.too_much else found
 
 
 class EverySiteLaw(SitesLaw):
@@ -320,8 +339,8 @@ class EachSiteLaw(SitesLaw):
         def one(roles: list[Role], U: np.ndarray, V: np.ndarray) -> State:
             counts = federation.agents.counts
             U, V = round_of_each(roles, every, U[..., None, :, :], V[..., None, :, :, :, :], counts)
-            if federation.noise is not None:
-                U[..., :-1, :-1] += U[..., -1:, -1:] * federation.noise
+            if federation.standing is not None:
+                U[..., :-1, :-1] += U[..., -1:, -1:] * federation.standing.added
             return U[..., 0, :, :], V[..., 0, :, :, :, :]
 
         return self.over_outcomes([functools.partial(one, roles) for roles in federation.rounds], state)
@@ -374,7 +393,7 @@ class EachSiteLaw(SitesLaw):
         """Whether nothing is neglected: with one agent, and if chains have one state, apart from roles that last for
         several exchanges."""
         federation = self.federation
-        if federation.chosen is not None or federation.summary is not None:
+        if federation.standing is not None or federation.summary is not None:
             return False
         alone = federation.pieces.absences[0] is None or len(federation.rounds[0][0].exchanges) == 1
         return federation.num_agents == 1 or (federation.num_states == 1 and alone)
@@ -382,13 +401,13 @@ class EachSiteLaw(SitesLaw):
     def stable(self):
         """Also unknown if the noise of agents that stand for others takes more than half of what the mean gains."""
         found = super().stable()
-        return None if found and self.federation.chosen is not None and self._slowdown() > 2 else found
+        return None if found and self.federation.standing is not None and self._slowdown() > 2 else found
 
     @property
     def known_by(self):
         if self.exact:
             return "exact"
-        return "one site" if self.federation.chosen is None and self.federation.summary is None else "many agents"
+        return "one site" if self.federation.standing is None and self.federation.summary is None else "many agents"
 
     def mean_square_radius(self):
         if self.exact:
@@ -396,24 +415,25 @@ class EachSiteLaw(SitesLaw):
         return Radius(self.square_radius, "estimate", self.federation.field)
 
     @functools.cached_property
-    def neglected(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Twice what pairs of agents add, as those indicate whose states say most about the error."""
+    def rough(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
         if self.exact:
             return 0.0
-        if self.square_radius >= 1:
-            return 1.0
-        rough = self._formula()
-        each = self.federation.work(2) / len(self.federation.agents.P)
-        alone = self.federation.chosen is not None or not self.federation.has_pairs
-        if alone or (rough < MUCH / 2 and FEW * each > CHEAP):
-            return rough + self._of_roles() + self._of_summary()
-        (sets, numbers), told = self.federation.sets(2), self._told()
+        return 1.0 if self.square_radius >= 1 else self._formula() + self._of_roles() + self._of_summary()
+
+    @functools.cached_property
+    def neglected(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Twice what pairs of agents add, as those indicate whose states say most about the error."""
+        federation, each = self.federation, self.federation.work(2) / len(self.federation.agents.P)
+        alone = federation.standing is not None or not federation.has_pairs
+        if self.exact or self.square_radius >= 1 or alone or (self.rough < MUCH / 2 and FEW * each > CHEAP):
+            return self.rough
+        (sets, numbers), told = federation.sets(2), self._told()
         weights = numbers * told[sets].prod(1)
         weights = weights if weights.any() else numbers
         most = np.argsort(-weights)[: int(np.clip(CHEAP / each, 1, FEW))]
         scale = weights.sum() / weights[most].sum()
         try:
-            added = TwoSitesLaw(self.federation, self, most).traces(LOOSE)
+            added = TwoSitesLaw(federation, self, most).traces(LOOSE)
         except ValueError:  # it does not settle
             return 1.0
         return _share_of_floor(scale * added, self, lambda a: 2 * a)
@@ -437,30 +457,18 @@ class EachSiteLaw(SitesLaw):
     @functools.cached_property
     def sampled(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Three standard errors of what the agents that stand for all would add, each of them alone."""
-        federation = self.federation
-        if federation.chosen is None or federation.noises is None or self.square_radius >= 1:
+        federation, standing = self.federation, self.federation.standing
+        if standing is None or self.square_radius >= 1:
             return 0.0
-        each = self._slowdown() * np.sum(self.each_alone(*self.still), axis=0)
-        shift = federation.show @ np.linalg.solve(np.eye(federation.size) - self.mean_map[:-1, :-1], federation.doubt)
+        (U, V), k, alone = self.still, len(federation.agents.P), np.full(1, float(federation.num_agents))
+        sets, every = np.arange(k)[:, None], np.broadcast_to(U, (k, *U.shape))
+        found = round_of_each(federation.rounds[0], sets, every, V[:, None], alone)[0]
+        found = found - np.pad(federation.num_agents * standing.own, ((0, 0), (0, 1), (0, 1)))
+        added = np.trace(self.shown(self.later(found - found.mean(0))).second, axis1=1, axis2=2)
+        shift = federation.show @ np.linalg.solve(np.eye(federation.size) - self.mean_map[:-1, :-1], standing.doubt)
         bias, part = np.linalg.norm(self.persistent_bias()), np.linalg.norm(shift)
-        error = 3 * each.std(ddof=1) / math.sqrt(len(each)) + 2 * (2 * bias * part + part**2)
+        error = 3 * self._slowdown() * added.std(ddof=1) / math.sqrt(k) + 2 * (2 * bias * part + part**2)
         return float(error / self.stationary().square) + UNSOLVED
-
-    def each_alone(self, U: np.ndarray, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns what each agent that stands for others would add to the floor if it stood for all, and what the
-        difference between its noise and that of all takes back, both relative to their mean."""
-        federation, count = self.federation, len(self.federation.agents.P)
-        noises, alone = federation.noises, np.full(1, float(federation.num_agents))
-        assert noises is not None
-        sets, each = np.arange(count)[:, None], np.broadcast_to(U, (count, *U.shape))
-        found = round_of_each(federation.rounds[0], sets, each, V[:, None], alone)[0]
-        taken = np.pad(-federation.num_agents * noises[federation.chosen], ((0, 0), (0, 1), (0, 1)))
-
-        def added(x: np.ndarray) -> np.ndarray:
-            later = self.later(x - x.mean(0))
-            return np.trace(self.shown(later).second, axis1=1, axis2=2)
-
-        return added(found), added(taken)
 
     def _slowdown(self) -> float:
         """Returns by how much noise that multiplies the error slows down the decay of its mean square."""
@@ -527,8 +535,8 @@ class LinearLaw(AbstractSteppedLaw):
             rows = rows[:, 0][..., kept]
             found.append((rows[:, :n, n:-1], rows[:, n:-1, n:-1], noise[:, 0]))
         self.B, self.Q, noise = (np.concatenate(part) for part in zip(*found, strict=True))
-        self.within, self.cross, self.fresh = noise[:, :n, :n], noise[:, :n, n:-1], noise[:, n:-1, n:-1]
-        self.added, rest = np.tensordot(counts, self.within, 1), np.eye(n + 1)
+        within, self.cross, self.fresh = noise[:, :n, :n], noise[:, :n, n:-1], noise[:, n:-1, n:-1]
+        self.added, rest = np.tensordot(counts, within, 1), np.eye(n + 1)
         for exchange in exchanges[::-1]:
             to = rest[:-1, : exchange.ends]
             self.added, rest = self.added + to @ exchange.noise @ to.T, rest @ exchange.mean
@@ -586,12 +594,6 @@ class LinearLaw(AbstractSteppedLaw):
         Z = np.zeros_like(self.fresh) if noise is None else noise.stationary
         return stein_sum(self.A, transpose(self.Q), self.B @ Z @ transpose(self.Q) + self.cross), Z
 
-    def added_by_each(self) -> np.ndarray:
-        """Returns what each agent's noise adds to the covariance of $x$ per round in the long run, `(M, n, n)`."""
-        X, Z = self._settled_noise
-        mixed = self.A @ X @ transpose(self.B)
-        return mixed + transpose(mixed) + self.B @ Z @ transpose(self.B) + self.within
-
     def covariance(self) -> np.ndarray:
         """Returns the covariance of $x$ in the long run."""
         require_stable(self.mean_radius(), self.name)
@@ -603,18 +605,32 @@ class LinearLaw(AbstractSteppedLaw):
         covariance = self.covariance()
         return self.seen((False, np.linalg.solve(np.eye(len(self.A)) - self.A, self.c), covariance))
 
-    @property
-    def silent(self) -> bool:
-        """Whether there is no noise."""
-        return not (self.added.any() or self.B.any())
-
-    def mean_radius(self):
+    @functools.cached_property
+    def _radius(self) -> float:
         return spectral_radius(self.A)
 
-    def mean_square_radius(self):
-        return Radius(spectral_radius(self.A) ** 2, "exact")
+    def mean_radius(self):
+        return self._radius
 
-    def persistent_bias(self):
+    def mean_square_radius(self):
+        return None if self.basis == "mean" else Radius(self.mean_radius() ** 2, "exact")
+
+    def stable(self):
+        return self.mean_radius() < 1
+
+    @functools.cached_property
+    def quiet(self) -> "LinearLaw":
+        """The law of the same method without noise."""
+        return LinearLaw(self.federation.noiseless()) if self.added.any() or self.B.any() else self
+
+    def long_run(self):
+        mean, covariance = self.stationary()
+        if self.basis == "mean":
+            return LongRun.of_mean(mean, math.nan)
+        return LongRun.of_mean(mean, 0.0)._replace(covariance=covariance)
+
+    def persistent_bias(self) -> np.ndarray:
+        """Returns the part of the mean that remains with any number of similar agents: all of it."""
         return self.stationary().mean
 
     def family(self, algorithm, steps):
@@ -807,7 +823,7 @@ class TwoSitesLaw(SitesLaw):
         return self.numbers * np.trace(shown.second, axis1=-2, axis2=-1)
 
     @functools.cached_property
-    def neglected(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def rough(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
         r"""$a / 2 + a^2$, if pairs add $a$ to the floor, all of them by absolute value."""
         if self.federation.num_agents == 2:
             return 0.0

@@ -92,6 +92,27 @@ class Radius(NamedTuple):
         return None if self.value < 1 <= self.highest else self.value < 1
 
 
+class LongRun(NamedTuple):
+    """The parts of the error in the long run, of a method that does not diverge; NaN where they are unknown."""
+
+    heterogeneity: np.ndarray
+    """The limit without noise, `(d,)`."""
+    markov: np.ndarray
+    """What the correlation of observations in time adds to the mean, `(d,)`."""
+    curvature: np.ndarray
+    """What noise adds to the mean because operators are nonlinear, `(d,)`."""
+    covariance: np.ndarray
+    """The covariance, `(d, d)`."""
+    persistent: np.ndarray
+    """The part of the mean that remains with any number of similar agents, `(d,)`."""
+
+    @staticmethod
+    def of_mean(mean: np.ndarray, unknown: float) -> "LongRun":
+        """Returns the long run of a mean; everything else is this number."""
+        other = np.full(len(mean), unknown)
+        return LongRun(mean, other, other, np.diag(other), mean)
+
+
 class AbstractLaw(abc.ABC):
     """The law of the error of one algorithm on one problem."""
 
@@ -99,9 +120,18 @@ class AbstractLaw(abc.ABC):
     """The kind of law: `"exact"`, `"one site"`, `"pairs"`, `"many agents"` and others."""
     left_out: float = 0.0
     """The estimated relative error of the floor due to neglected terms: 0 if the law is exact, NaN if unknown."""
-
     bend: float = 0.0
     """The part of it that is due to an affine approximation of nonlinear operators."""
+    jacobians: np.ndarray | None = None
+    """The Jacobians of the agents' mean operators, `(M, d, d)`, if they are estimated from samples."""
+    interval: tuple[float, float] | None = None
+    """A 95 % confidence interval of the floor, if it is estimated from samples."""
+    additive: bool = False
+    """Whether the noise is additive, so that the mean square contracts at the rate of the mean."""
+
+    def leaves_out_more_than(self, share: float) -> bool:
+        """Returns whether `left_out` exceeds a number, which may be quicker to say than what it is."""
+        return self.left_out > share
 
     def stable(self) -> bool | None:
         """Returns whether the mean-square error stays bounded; None if that is unknown."""
@@ -110,15 +140,16 @@ class AbstractLaw(abc.ABC):
 
     @property
     def affine(self) -> "AbstractLaw":
-        """The law of that approximation; for affine operators the law itself."""
+        """The law of the affine approximation; for affine operators the law itself."""
         return self
-
-    additive: bool = False
-    """Whether the noise is additive, so that the mean square contracts at the rate of the mean."""
 
     def radius_at(self, algorithm: AbstractAlgorithm) -> Radius | None:
         """Returns the mean-square radius of the algorithm with another step size; None if it would take long."""
         return None
+
+    @abc.abstractmethod
+    def long_run(self) -> LongRun:
+        """Returns the parts of the error in the long run; raises `ValueError` if the method diverges."""
 
     @abc.abstractmethod
     def path(self, start: np.ndarray, rounds: int) -> Iterator[Moments]:
@@ -137,16 +168,9 @@ class AbstractLaw(abc.ABC):
         """Returns the factor of the mean-square error per round in the long run; None if only the mean is known."""
         return None
 
-    def mean_radius(self) -> float | None:
-        """Returns the factor of the mean error per round in the long run; None if it is that of a noiseless round."""
-        return None
-
-    limit_of_many: Callable[[], np.ndarray] | None = None
-    """A function that returns the mean error of infinitely many similar agents, if it is known from elsewhere."""
-
-    def persistent_bias(self) -> np.ndarray | None:
-        """Returns the mean error that remains with any number of similar agents; None if it is that without noise."""
-        return None if self.limit_of_many is None else self.limit_of_many()
+    @abc.abstractmethod
+    def mean_radius(self) -> float:
+        """Returns the factor of the mean error per round in the long run; NaN if it is unknown."""
 
 
 class AbstractSteppedLaw(AbstractLaw):
@@ -177,30 +201,6 @@ class AbstractSteppedLaw(AbstractLaw):
         for _ in range(rounds):
             state = self.step(state)
             yield self.seen(state)
-
-
-class RelaxationLaw(AbstractSteppedLaw):
-    r"""A law for which only the mean map $\Phi$ and the long-run moments are known.
-
-    $E e_t = m + \Phi^t (e_0 - m)$ and $\mathrm{cov}(e_t) = \Sigma - \Phi^t \Sigma (\Phi^t)^T$. It neglects that
-    multiplicative noise is larger far from the root, and that correlated noise builds up over the first rounds.
-    """
-
-    def __init__(self, transition: np.ndarray, moments: Moments, *, basis: str, left_out: float = math.nan):
-        self.transition, self.moments, self.basis, self.left_out = transition, moments, basis, left_out
-
-    def enter(self, start):
-        return Moments(start, np.zeros((len(start),) * 2))
-
-    def step(self, state):
-        (mean, covariance), Phi = self.moments, self.transition
-        return Moments(mean + Phi @ (state.mean - mean), covariance + Phi @ (state.covariance - covariance) @ Phi.T)
-
-    def seen(self, state):
-        return state
-
-    def stationary(self):
-        return self.moments
 
 
 class MomentLaw(AbstractSteppedLaw):
@@ -322,7 +322,12 @@ class MomentLaw(AbstractSteppedLaw):
         def nearly(values: np.ndarray) -> np.ndarray:
             return self._flat(self.summed(self._whole(values, unknown)), unknown)
 
-        return self._whole(fixed_point(self._map(unknown), added, nearly, tolerance or self.accuracy[0]), unknown)
+        def size(values: np.ndarray) -> float:
+            return abs(self.square(self._whole(values, unknown)))
+
+        tolerance = tolerance or self.accuracy[0]
+        how = (tolerance,) if tolerance == TOLERANCE else (tolerance, size)
+        return self._whole(fixed_point(self._map(unknown), added, nearly, *how), unknown)
 
     @functools.cached_property
     def square_radius(self) -> float:

@@ -28,7 +28,7 @@ from .coordinates import all_alike
 from .federation import Federation
 from .law import federation_of, law_of
 from .levels import EachSiteLaw, LinearLaw, SitesLaw
-from .moments import AbstractLaw, AbstractSteppedLaw, Moments, TooLargeError
+from .moments import AbstractLaw, AbstractSteppedLaw, LongRun, Moments, TooLargeError
 from .pieces import pieces_of
 from .played import PlayedLaw, parameters
 
@@ -97,7 +97,7 @@ class NonlinearLaw(AbstractLaw):
         problem: Problem,
         algorithm: AbstractAlgorithm,
         model: Problem,
-        law: AbstractSteppedLaw,
+        law: SitesLaw | LinearLaw,
         limit: np.ndarray,
         modelled: np.ndarray,
     ):
@@ -127,7 +127,15 @@ class NonlinearLaw(AbstractLaw):
     def mean_radius(self):
         return self.law.mean_radius()
 
-    def persistent_bias(self):
+    def leaves_out_more_than(self, share):
+        return self.law.leaves_out_more_than(share)
+
+    def long_run(self):
+        mean, covariance = self.stationary()
+        curved = self.shift + self.law.quiet.stationary().mean - self.limit
+        return LongRun(self.limit, mean - self.limit - curved, curved, covariance, self.persistent_bias())
+
+    def persistent_bias(self) -> np.ndarray:
         """Follows from `COPIES` of each agent, to first order in the inverse of their number."""
         every, K = [], COPIES
         for copies in (1, K):
@@ -144,19 +152,13 @@ class NonlinearLaw(AbstractLaw):
     def path(self, start, rounds):
         """Follows rounds without noise exactly; what noise adds to the mean is that of the affine problem, and what it
         adds to the limit builds up at the rate of its rounds."""
-        quiet, begun = quiet_law(self.law), start - self.shift
+        quiet, begun = self.law.quiet, start - self.shift
         added, plain = quiet.stationary().mean + self.shift - self.limit, np.zeros((rounds + 1, len(start)))
         with contextlib.suppress(TypeError):  # rounds with a coin are those of the affine problem
             plain = parameters(self.problem, self.algorithm, self.problem.root + start, rounds) - self.problem.root
             plain = plain + added - [moments.mean + self.shift for moments in quiet.path(begun + added, rounds)]
         for (mean, covariance), other in zip(self.law.path(begun, rounds), plain, strict=True):
             yield Moments(mean + self.shift + other, covariance)
-
-
-def quiet_law(law: AbstractSteppedLaw) -> LinearLaw:
-    """Returns the law of the same method without noise."""
-    assert isinstance(law, SitesLaw | LinearLaw)
-    return law if isinstance(law, LinearLaw) and law.silent else LinearLaw(law.federation.noiseless())
 
 
 def nonlinear_law(problem: Problem, algorithm: AbstractAlgorithm) -> NonlinearLaw:

@@ -52,7 +52,7 @@ class OccupancyLaw(SitesLaw):
         M, S = federation.num_agents, federation.num_states
         alone = all(len(roles[0].exchanges) == len(roles) == 1 for roles in federation.rounds)
         alone = alone and not federation.remembers and federation.pieces.kernel is None
-        equal = alone and federation.starts_alike and not federation.kinds.any() and federation.chosen is None
+        equal = alone and federation.starts_alike and not federation.kinds.any() and federation.standing is None
         return scipy.special.comb(M + S - 1, S - 1) if equal else np.inf
 
     def _of(self, exchange: GroupExchange) -> _Round:

@@ -14,7 +14,7 @@ from ..._types import precision
 from ...algorithms import AbstractAlgorithm, Round
 from ...algorithms.play import one_seed, play, start
 from ...problems import Problem
-from .moments import AbstractLaw, Moments
+from .moments import AbstractLaw, LongRun, Moments
 
 SETTLING = 4000
 """The number of rounds that are run; the second half counts as the long run."""
@@ -50,8 +50,17 @@ class PlayedLaw(AbstractLaw):
     def stationary(self):
         return Moments(self._settled.mean(0), np.atleast_2d(np.cov(self._settled.T, bias=True)))
 
+    def stable(self):
+        try:
+            return self._settled is not None
+        except ValueError:
+            return False
+
+    def long_run(self):
+        mean, covariance = self.stationary()
+        return LongRun.of_mean(mean, 0.0)._replace(covariance=covariance, persistent=np.full(len(mean), math.nan))
+
     def mean_radius(self):
-        """Returns NaN, since it is unknown."""
         return math.nan
 
     @property

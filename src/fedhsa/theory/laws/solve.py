@@ -1,5 +1,6 @@
 """Fixed points and spectral radii of linear maps, given as matrices or as functions of a vector."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -14,7 +15,7 @@ Part: TypeAlias = np.ndarray | LinearOperator
 RESTART, CYCLES = 150, 40
 TOLERANCE = 1e-12
 FALLS = 0.2
-"""The factor by which each step must reduce the residual, or the equations are solved by GMRES."""
+"""The factor by which corrections must become smaller, or the equations are solved by GMRES."""
 CLOSE = 1e-8
 """The largest relative residual that a solution may have."""
 ROUNDED = 10.0
@@ -27,16 +28,22 @@ STEPS = 40
 """The largest number of corrections in the search for the mode that grows fastest."""
 
 
+def largest(x: np.ndarray) -> float:
+    """Returns the largest modulus."""
+    return float(np.abs(x).max(initial=0.0))
+
+
 def fixed_point(
     map: Part,
     added: np.ndarray,
     nearly: Callable[[np.ndarray], np.ndarray] = lambda x: x,
     tolerance: float = TOLERANCE,
+    size: Callable[[np.ndarray], float] = largest,
 ) -> np.ndarray:
     """Returns the solution of `x = map @ x + added` for a map with a radius below 1; raises if it is not found.
 
-    `nearly` is a linear map that nearly solves these equations for any `added`, which makes the iteration shorter. A
-    larger `tolerance`, relative to the solution, ends it sooner.
+    `nearly` is a linear map that nearly solves these equations for any `added`, which makes the iteration shorter. It
+    ends as soon as the next correction is smaller than the solution by the factor `tolerance`, as `size` measures them.
     """
     n = added.size
     if isinstance(map, np.ndarray):
@@ -46,36 +53,38 @@ def fixed_point(
         x = nearly(np.ravel(z))
         return x - map @ x
 
-    def close(x: np.ndarray, left: np.ndarray, factor: float = 1.0) -> bool:
-        return tolerance > TOLERANCE and bool(np.abs(nearly(left)).max() <= factor * tolerance * np.abs(x).max())
+    def missing(x: np.ndarray) -> np.ndarray:
+        return added + map @ x - x
 
+    x, left, before = np.zeros(n), added, math.inf
+    while largest(left) > TOLERANCE * largest(added):
+        correction = nearly(left)
+        if not (now := size(correction)) < FALLS * before:  # `nearly` is not good enough
+            break
+        x, before = x + correction, now
+        if now <= tolerance * size(x):
+            return x
+        left = missing(x)
+    else:
+        return x
     equations = LinearOperator((n, n), matvec=away, dtype=np.float64)  # pyright: ignore[reportCallIssue]
-    x, left, residual = np.zeros(n), added, np.abs(added).max(initial=0.0)
-    while residual > 0:  # as long as `nearly` is good enough
-        better = x + nearly(left)
-        rest = added + map @ better - better
-        before, residual = residual, np.abs(rest).max()
-        if not residual < FALLS * before:
+    for _ in range(CYCLES):  # each starts from the true residual; rounding ends progress
+        correction = nearly(gmres(equations, left, rtol=tolerance, atol=0.0, restart=RESTART, maxiter=1)[0])
+        rest = missing(x + correction)
+        if not largest(rest) < largest(left):
             break
-        x, left = better, rest
-        if residual <= TOLERANCE * np.abs(added).max() or close(x, left):
+        x, last, left = x + correction, left, rest
+        if size(nearly(left)) <= tolerance * size(x):
             return x
-    residual = np.inf
-    for _ in range(CYCLES):  # of which each starts from the true residual; rounding ends their progress
-        better = x + nearly(gmres(equations, left, rtol=tolerance, atol=0.0, restart=RESTART, maxiter=1)[0])
-        rest = added + map @ better - better
-        before, after = residual, np.abs(rest).max()
-        if not after < before:
+        if not largest(left) < largest(last) / 2:
             break
-        x, left, residual = better, rest, after
-        if close(x, left):
-            return x
-        if not residual < before / 2:
-            break
-    found = residual <= max(CLOSE * np.abs(x).max(), TOLERANCE * np.abs(added).max()) or close(x, left, ROUNDED)
-    if not found:
+    error = largest(left)
+    good = error <= max(CLOSE * largest(x), TOLERANCE * largest(added)) or (
+        size(nearly(left)) <= ROUNDED * tolerance * size(x)
+    )
+    if not good:
         raise ValueError(
-            f"The stationary moments were not found: the relative residual of {n:,} equations is {residual:.2g}. The "
+            f"The stationary moments were not found: the relative residual of {n:,} equations is {error:.2g}. The "
             "method may be close to its largest stable step size; use a smaller one."
         )
     return x
