@@ -81,7 +81,7 @@ def test_a_sixth_of_the_agents_stands_for_all_on_slow_chains_with_the_bias_of_al
     monkeypatch.setattr(choice, "SITES", 4.5 * every.federation.work(1) / 24)
     some = law_of(problem, algorithm)
     assert len(some.federation.agents.P) == 4
-    assert abs(some.stationary().square / every.stationary().square - 1) < some.left_out < 0.1
+    assert abs(some.stationary().square / every.stationary().square - 1) < some.left_out < 0.15
     bias = every.persistent_bias()
     assert np.linalg.norm(some.persistent_bias() - bias) < 0.03 * np.linalg.norm(bias)
 

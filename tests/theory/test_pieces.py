@@ -18,13 +18,13 @@ from fedhsa.theory.laws.averages import CarriedAverage, RelaxingAverage
 from fedhsa.theory.laws.coordinates import coordinates_of
 from fedhsa.theory.laws.federation import Federation
 from fedhsa.theory.laws.levels import EachSiteLaw, EverySiteLaw, LinearLaw, TwoSitesLaw
-from fedhsa.theory.laws.moments import AbstractSteppedLaw, Moments, Radius, RelaxationLaw
+from fedhsa.theory.laws.moments import AbstractSteppedLaw, LongRun, Moments, Radius
 from fedhsa.theory.laws.nonlinear import LinearisedAgent
 from fedhsa.theory.laws.pieces import Call, Part, Pieces, Step, pieces_of_rule
 from fedhsa.theory.laws.played import PlayedLaw
 from fedhsa.theory.prediction import Prediction
 from fedhsa.theory.rule import LocalRule
-from fedhsa.theory.samples.estimate import _plan
+from fedhsa.theory.samples.estimate import Estimates, _plan
 from fedhsa.theory.samples.long_run import lagged_means
 from fedhsa.theory.sketch import Outline, Sketch
 from theory.enumeration import Law, Rule
@@ -51,6 +51,12 @@ class Scalar(AbstractSteppedLaw):
 
     def mean_square_radius(self):
         return Radius(self.factor**2, "exact")
+
+    def mean_radius(self):
+        return abs(self.factor)
+
+    def long_run(self):
+        return LongRun.of_mean(self.stationary().mean, 0.0)
 
 
 # Laws that follow one another, and laws of which little is known.
@@ -91,14 +97,6 @@ def test_a_law_that_is_not_analytic_in_the_step_size_is_not_interpolated():
         list(law.path(np.array([8.0]), 400))
 
 
-def test_a_relaxing_error_goes_to_its_moments_by_its_map():
-    Phi, mean, covariance = np.array([[0.5, 0.2], [0.0, 0.4]]), np.array([1.0, -1.0]), np.diag([2.0, 3.0])
-    *_, last = RelaxationLaw(Phi, Moments(mean, covariance), basis="").path(START, 3)
-    power = Phi @ Phi @ Phi
-    np.testing.assert_allclose(last.mean, mean + power @ (START - mean), rtol=1e-12)
-    np.testing.assert_allclose(last.covariance, covariance - power @ covariance @ power.T, rtol=1e-12)
-
-
 def test_the_long_run_of_played_rounds_is_their_second_half_and_its_halves_tell_how_settled_it_is(monkeypatch):
     """Eight parameters, and the last five from the middle on."""
     theta = np.array([9.0, 9.0, 9.0, 1.0, 1.0, 1.0, 3.0, 3.0])[:, None]
@@ -133,9 +131,10 @@ def test_an_outline_counts_rounds_with_fractions():
 def test_an_outline_adds_up_the_noise_of_rounds_with_a_server_step():
     """One agent -a e with long-run variance v: X = eta v / 2a, and a round adds alpha^2 (1 - F^2H) X."""
     a, v, (eta, H, alpha) = 0.8, 1.7, (0.1, 3, 0.5)
-    sketch = Sketch.__new__(Sketch)
-    sketch.A, sketch.residuals, sketch.long_run = np.array([[[-a]]]), np.zeros((1, 1)), np.array([[[v]]])
-    sketch.lagged, sketch.lagged_sum, sketch.A_bar = np.zeros((1, 2, 1)), np.zeros((1, 1)), sketch.A[0]
+    one = np.ones(1)
+    estimates = Estimates(one, -a * one.reshape(1, 1, 1), 0 * one[None], v * one.reshape(1, 1, 1), np.zeros((1, 2, 1)),
+                          0 * one.reshape(1, 1, 1), one, one)  # fmt: skip
+    sketch = Sketch(None, estimates, H)  # pyright: ignore[reportArgumentType]
     X, F = eta * v / (2 * a), 1 - eta * a
     Phi = 1 + alpha * (F**H - 1)
     found = sketch.outline(LocalRule(eta, H, alpha, 0.0))
@@ -173,16 +172,15 @@ def test_walking_down_tries_the_cheapest_step(cheapest):
 
 
 def predicted(**changes):
-    nothing, d = np.zeros(2), 2
-    known = {field.name: None for field in dataclasses.fields(Prediction)}
-    known |= {"stable": True, "heterogeneity_bias": nothing, "markov_bias": nothing, "curvature_bias": nothing}
-    known |= {"covariance": np.eye(d), "persistent_bias": nothing, "problem": SimpleNamespace(num_agents=4)}
-    return Prediction(**known | changes)
+    nothing = np.zeros(2)
+    parts = LongRun(nothing, nothing, nothing, np.eye(2), nothing)._replace(**changes)
+    law = SimpleNamespace(stable=lambda: True, long_run=lambda: parts)
+    return Prediction(SimpleNamespace(num_agents=4, dim=2), None, law)  # pyright: ignore[reportArgumentType]
 
 
 def test_bias_adds_up_and_more_agents_remove_variance_and_all_but_the_persistent_bias():
-    parts = {"heterogeneity_bias": np.array([1.0, 0.0]), "markov_bias": np.array([0.0, 2.0])}
-    found = predicted(**parts, curvature_bias=np.array([0.5, 0.0]), persistent_bias=np.array([1.0, 1.0]))
+    parts = {"heterogeneity": np.array([1.0, 0.0]), "markov": np.array([0.0, 2.0])}
+    found = predicted(**parts, curvature=np.array([0.5, 0.0]), persistent=np.array([1.0, 1.0]))
     assert found.floor == 1.5**2 + 2**2 + 2
     half = np.array([1.0, 1.0]) + (np.array([1.5, 2.0]) - 1) / 2
     assert found.floor_at(8) == pytest.approx(half @ half + 2 / 2)

@@ -13,8 +13,8 @@ import fedhsa as fh
 from cases import ALGORITHMS, CASES
 from fedhsa.problems import finite_sum, quadratic, td
 from fedhsa.theory import Estimates, PredictionWarning, exact, predict
-from fedhsa.theory.entry import _from_samples
-from fedhsa.theory.rule import require_rule
+from fedhsa.theory.prediction import Prediction
+from fedhsa.theory.samples.law import SampledLaw
 
 CONSTANT = [name for name, algorithm in ALGORITHMS.items() if isinstance(algorithm.step_size, float)]
 
@@ -237,7 +237,7 @@ def switching(switch, M, rng, *, spread=None):
     return finite_sum.from_arrays(A, b, np.tile(P, (M, 1, 1)))
 
 
-@pytest.mark.parametrize(("switch", "spread", "step"), [(0.5, 3.0, 0.05), (0.05, 0.0, 0.05), (0.01, 0.3, 0.02)])
+@pytest.mark.parametrize(("switch", "spread", "step"), [(0.5, 3.0, 0.05), (0.05, 1.0, 0.05), (0.01, 0.6, 0.02)])
 def test_what_a_prediction_from_samples_leaves_out_covers_its_error(switch, spread, step):
     """Estimates without sampling error: two states with the correlation c have a long-run factor of (1+c)/(1-c)."""
     problem, algorithm = switching(switch, 2, np.random.default_rng(0), spread=spread), fh.SynchronisedSA(step)
@@ -253,7 +253,7 @@ def test_what_a_prediction_from_samples_leaves_out_covers_its_error(switch, spre
     names = ("theta", "jacobians", "residuals", "long_run", "lagged", "slopes")
     twice = {name: np.repeat(getattr(estimates, name)[None], 2, axis=0) for name in names}
     estimates = dataclasses.replace(estimates, each=dataclasses.replace(estimates, **twice))
-    found = _from_samples(problem, algorithm, require_rule(algorithm), estimates)
+    found = Prediction(problem, algorithm, SampledLaw.of(problem, algorithm, estimates))
     floor, truth = found.law.stationary().square, predict(problem, algorithm).floor
     assert found.interval is not None
     low, high = found.interval

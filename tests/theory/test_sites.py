@@ -293,18 +293,18 @@ def test_errors_of_many_rounds_are_those_of_the_path(monkeypatch):
     rounds = moments.KRYLOV + 40
     for start in (np.array([3.0, -2.0]), np.zeros(2)):
         expected = [moments.square for moments in law.path(start, rounds)]
-        np.testing.assert_allclose(law.errors(start, rounds), expected, rtol=1e-9)
+        np.testing.assert_allclose(law.errors(start, rounds), expected, rtol=1e-7)
 
 
-def test_a_law_that_takes_long_is_solved_to_fewer_digits(monkeypatch):
+def test_a_law_that_is_not_exact_is_solved_to_fewer_digits(monkeypatch):
     case = bets.Case("td", "lazy", 8, "FedHSA", 10, 0.2)
     quick = EachSiteLaw(parts(case.federation.problem, fh.FedHSA(0.2, 10)))
     floor, radius = quick.stationary().square, quick.square_radius
-    monkeypatch.setattr(levels, "LONG", 0)
-    long = EachSiteLaw(quick.federation)
-    assert quick.accuracy < long.accuracy == levels.SOLVED
-    assert long.stationary().square == pytest.approx(floor, rel=long.accuracy[0])
-    assert long.square_radius == pytest.approx(radius, rel=long.accuracy[1])
+    monkeypatch.setattr(EachSiteLaw, "known_by", "exact")
+    exact = EachSiteLaw(quick.federation)
+    assert exact.accuracy < quick.accuracy == levels.NEARLY
+    assert floor == pytest.approx(exact.stationary().square, rel=quick.accuracy[0])
+    assert radius == pytest.approx(exact.square_radius, rel=quick.accuracy[1])
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def test_a_law_that_takes_long_is_solved_to_fewer_digits(monkeypatch):
 def test_what_diverges_in_the_mean_square_is_called_unstable(M, step_size, radius):
     """Radii by enumeration. Noiseless rounds converge in every case."""
     prediction = predict(turns(M), fh.SCAFFLSA(step_size, 5))
-    assert np.abs(np.linalg.eigvals(prediction.transition)).max() < 1
+    assert prediction.law.quiet.mean_radius() < 1
     assert not prediction.stable
     assert prediction.stability == "mean square, exact"
     assert abs(prediction.mean_square_radius - radius) < 6e-4

@@ -6,7 +6,6 @@ from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
 from ..theory.laws.agents import finite_law
 from ..theory.laws.law import FEWEST, SITES
-from ..theory.laws.levels import LONG
 
 START, CURVED = 0.05, 5.0
 """The least time of a prediction, in seconds, and how many times as long nonlinear operators take."""
@@ -26,7 +25,7 @@ def seconds(problem: Problem, algorithm: AbstractAlgorithm) -> float:
     live, S, outcomes, K = 2 * d, law.num_states, law.num_outcomes, 1 if law.pairs else d
     each = algorithm.block_length * (S**2 * live * (live + d) + 2.0 * outcomes * K * d * (live + d))
     work = each * min(M, max(FEWEST, SITES / each))
-    rounds = ROUNDS if work < LONG else FEWER
+    rounds = ROUNDS if M * each <= SITES else FEWER
     return START + PER_UNIT * rounds * work * (1.0 if problem.affine else CURVED)
 
 

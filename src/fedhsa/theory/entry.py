@@ -2,10 +2,9 @@
 
 import dataclasses
 import functools
+import math
 import warnings
 from collections.abc import Iterator
-
-import numpy as np
 
 from .._types import SeedLike
 from ..algorithms import AbstractAlgorithm, AbstractSchedule, PerBlock
@@ -20,7 +19,7 @@ from .laws.moments import MUCH as MUCH
 from .laws.moments import TOO_MUCH_OF_TRIPLES, AbstractLaw, NotDerivedError, TooLargeError
 from .laws.nonlinear import linearised, nonlinear_law
 from .laws.played import PlayedLaw
-from .prediction import Prediction
+from .prediction import Prediction, quietly
 from .samples.estimate import Estimates, estimates_of
 from .samples.law import SampledLaw
 from .steps import check_schedule, step_of
@@ -81,9 +80,10 @@ def predict(
         >>> bool(0.9 < runs.error[:, 300:].mean() / prediction.floor < 1.1)
         True
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # far beyond the stable step sizes moments may overflow
+    with quietly():
         found = _predict(problem, algorithm, samples=samples, key=key)
-    for sentence in _doubts(found):
+        doubts = list(_doubts(found))
+    for sentence in doubts:
         warnings.warn(sentence, PredictionWarning, stacklevel=2)
     return found
 
@@ -129,7 +129,8 @@ def _law_of_mean(problem: Problem, algorithm: AbstractAlgorithm) -> AbstractLaw:
         if not exact:
             raise
         return PlayedLaw(problem, algorithm)
-    law.basis = "exact" if exact and len(law.federation.pieces.rounds) == 1 else "mean"
+    if not exact or len(law.federation.pieces.rounds) > 1:
+        law.basis, law.left_out = "mean", math.nan
     return law
 
 

@@ -28,6 +28,11 @@ UNLIMITED = 1e12
 """A speed-up that lasts up to this number of agents counts as unlimited."""
 
 
+def quietly() -> np.errstate:
+    """Returns a context in which nothing is said of overflow: far beyond the stable step sizes moments grow fast."""
+    return np.errstate(over="ignore", invalid="ignore")
+
+
 class Reach(NamedTuple):
     """The cost of reducing the mean-square error to a target. All entries are infinite if it is never reached."""
 
@@ -80,7 +85,8 @@ class Prediction:
 
         It is None if that is unknown, near the edge of stability; then the floor is NaN.
         """
-        return self.law.stable()
+        with quietly():
+            return self.law.stable()
 
     @functools.cached_property
     def _long_run(self) -> LongRun:
@@ -89,7 +95,8 @@ class Prediction:
         if not self.stable:
             nowhere, nothing = np.full(self.problem.dim, np.inf), np.zeros(self.problem.dim)
             return LongRun(nowhere, nothing, nothing, np.diag(nowhere), nowhere)
-        return self.law.long_run()
+        with quietly():
+            return self.law.long_run()
 
     @property
     def heterogeneity_bias(self) -> np.ndarray:
@@ -125,19 +132,22 @@ class Prediction:
     def left_out(self) -> float:
         """The estimated relative error of the floor due to terms that the law neglects: 0 if the law is exact, NaN if
         the error is unknown."""
-        return self.law.left_out if self.stable or self.basis == "exact" else math.nan
+        with quietly():
+            return self.law.left_out if self.stable or self.basis == "exact" else math.nan
 
-    @property
+    @functools.cached_property
     def spectral_radius(self) -> float:
         """The factor of the mean error per round; NaN if the step size changes for ever.
 
         The method diverges if it is 1 or more.
         """
-        return math.nan if self.course == "changing" else self.law.mean_radius()
+        with quietly():
+            return math.nan if self.course == "changing" else self.law.mean_radius()
 
     @functools.cached_property
     def _radius(self) -> Radius | None:
-        return self.law.mean_square_radius()
+        with quietly():
+            return self.law.mean_square_radius()
 
     @property
     def mean_square_radius(self) -> float | None:
@@ -253,7 +263,7 @@ class Prediction:
         - `rounds`: the number of rounds.
         - `theta`: the initial parameter. Default: zeros.
         """
-        with np.errstate(over="ignore", invalid="ignore"):  # if the method diverges
+        with quietly():
             return self.law.errors(start_error(self.problem, theta), _check.count("rounds", rounds, least=0))
 
     def error_after(self, rounds: int, theta: Any = None) -> float:

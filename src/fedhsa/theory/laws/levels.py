@@ -37,7 +37,7 @@ CACHED = 2**17
 """The size of the maps of agents that are followed together."""
 QUICK = 2e7
 """The number of multiplications in a round of laws that are evaluated for many step sizes."""
-NEARLY, ROUGH, UNSOLVED = (1e-6, 1e-6), (1e-3, 1e-4), 0.01
+NEARLY, ROUGH, UNSOLVED = (1e-8, 1e-6), (1e-3, 1e-4), 0.01
 """The accuracies of laws that are not exact, and of agents that stand for others, and what the latter may change in the
 floor."""
 COARSE = 15
@@ -765,6 +765,8 @@ class TwoSitesLaw(SitesLaw):
         self.alone = alone or EachSiteLaw(federation)
         sets, numbers = federation.sets(2)
         self.sets, self.numbers = sets[which], numbers[which]
+        if self.known_by == "exact":
+            self.alone.accuracy = self.accuracy
         """The pairs that are followed, and how many there are of each."""
 
     def begin(self, start, *, stationary=False):

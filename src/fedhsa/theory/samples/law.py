@@ -81,27 +81,29 @@ class SampledLaw(AbstractSteppedLaw):
 
     @functools.cached_property
     def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        r"""The relative error of the floor, which is of first order in the step size.
+        r"""The relative error of the floor.
 
-        Three effects are neglected: the next order $y$ in the step size; noise in the matrices, a share $x$ of that
-        which the error itself causes; and noise that is correlated over $\tau$ steps, which acts on an error that
-        meanwhile shrinks by $a \tau$. The first two multiply the variance by $1 / (1 - x - y)$, exactly so for
-        independent scalar observations and one local step. It is infinite if $x$ is so large that the method may
+        Three effects are neglected: noise in the matrices, a share $x$ of that which the error itself causes, which
+        multiplies the variance by $1 / (1 - x)$, exactly so for independent scalar observations; noise that is
+        correlated over $\tau$ steps, which acts on an error that meanwhile shrinks by $a \tau$; and what is of higher
+        order in the step size in the Markov bias, a share $y$. It is infinite if $x$ is so large that the method may
         diverge.
         """
         if not self.law.stable():
             return math.inf
-        (mean, covariance), estimates, known = self.stationary(), self.estimates, self.first_order
-        square, total = mean @ mean, np.trace(covariance)
-        x = np.trace(known.covariance(self.A_bar, estimates.slopes.mean(0)))
+        (mean, covariance), known, shift = self.stationary(), self.first_order, np.linalg.norm(self._shift)
+        size, total = np.linalg.norm(mean), np.trace(covariance)
+        sloped = self.law.federation.with_agents(agents_from(self.estimates, self.estimates.slopes))
+        x = np.trace(best_law(sloped).stationary().covariance)
         y = abs(known.step) * known.block_length * np.linalg.norm(self.A_bar, 2) / 2
         if not (x < UNCLEAR and x + y < 1):
             return math.inf
-        correlated = (estimates.samples / estimates.effective_samples.mean() - 1) / 2
+        correlated = (self.estimates.samples / self.estimates.effective_samples.mean() - 1) / 2
         shrinks = -known.step * np.trace(self.A_bar @ covariance) / total if total > 0 else 0.0
-        factor = (1 + abs(shrinks) * max(correlated, 0.0)) / (1 - x - y)
-        spread = factor * (math.sqrt(total) + math.sqrt(x * square)) ** 2
-        return float((factor**2 * square + spread) / (square + total) - 1) if square + total > 0 else 0.0
+        slow = 1 + abs(shrinks) * max(correlated, 0.0)
+        largest = size + (slow / (1 - x - y) - 1) * shift
+        spread = slow / (1 - x) * (math.sqrt(total) + math.sqrt(x) * size) ** 2
+        return float((largest**2 + spread) / (size**2 + total) - 1) if size + total > 0 else 0.0
 
     @functools.cached_property
     def interval(self):  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -115,11 +117,14 @@ class SampledLaw(AbstractSteppedLaw):
         return max(float(low), 0.0) / (1 + self.left_out), float(high) * (1 + self.left_out)
 
 
-def agents_from(estimates: Estimates) -> Agents:
-    """Returns agents with estimated mean operators and autoregressive noise, relative to the root."""
+def agents_from(estimates: Estimates, long_run: np.ndarray | None = None) -> Agents:
+    """Returns agents with estimated mean operators and autoregressive noise, relative to the root.
+
+    Their noise has the estimated long-run covariance, or this one.
+    """
     A, residuals = estimates.jacobians, estimates.residuals
     W = np.concatenate([A, (residuals - residuals.mean(0))[..., None]], axis=-1)  # at the root they average to zero
-    one, long_run = np.ones((len(A), 1)), estimates.long_run
+    one, long_run = np.ones((len(A), 1)), estimates.long_run if long_run is None else long_run
     times = estimates.samples / estimates.effective_samples
     slow = np.clip((times - 1) / (times + 1), -SLOWEST, SLOWEST)[:, None, None]
     spread = long_run * (1 - slow) / (1 + slow)
