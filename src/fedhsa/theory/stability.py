@@ -34,7 +34,7 @@ NOTHING = 1e-12
 """The largest entry of a power of `I + step A` that has vanished."""
 ROUNDING, TRUSTED = 1e-14, 1e4
 """The relative asymmetry that is rounding, and the condition number up to which powers come from eigenvalues."""
-COARSE, BELOW, ABOVE = 8, 1e-2, 10.0
+COARSE, BELOW, ABOVE = 3, 0.05, 10.0
 """The number of step sizes per decade in the search for the largest mean-square-stable one, and its ends relative to
 the largest mean-stable one. It is coarse because each step size requires another law."""
 KINDS = {"exact": "mean square, exact", "estimate": "mean square, estimated", "bound": "mean square, bounded"}
@@ -177,7 +177,7 @@ def largest_mean_square_step(
             if math.isnan(now):
                 return mean
             scanned = f"{COARSE} steps a decade from {first:.3g} to {step:.3g}"
-            found = scipy.optimize.brentq(growth, low, step, rtol=1e-4)
+            found = scipy.optimize.brentq(growth, low, step, rtol=1e-3)
             return Limit(found, KINDS[worst], scanned)  # pyright: ignore[reportArgumentType]
         low = step
     return Limit(math.inf, KINDS[worst], f"{COARSE} steps a decade from {first:.3g} to {low:.3g}, all of them stable")

@@ -31,6 +31,8 @@ NEGLIGIBLE, HUGE, DOUBLINGS = 1e-3, 1e100, 60
 exponent is doubled."""
 MOST_EQUATIONS = 40
 """The largest size of $(x, 1)$ for which the equations of its second moments are solved as they are."""
+SLOW = 0.9
+"""The radius of the mean above which it decays slowly."""
 SAME = 1e-15
 """The relative change of moments in a round that is rounding."""
 CACHED = 2**17
@@ -149,7 +151,7 @@ class SitesLaw(MomentLaw):
 
     def mean_radius(self):
         if self.federation.num_states == 1 or self.federation.standing is not None:
-            return spectral_radius(self.mean_map[:-1, :-1])
+            return self._mean
         return super().mean_radius()
 
     @functools.cached_property
@@ -158,9 +160,18 @@ class SitesLaw(MomentLaw):
         return self.federation.mean_round()
 
     @functools.cached_property
+    def _mean(self) -> float:
+        """The radius of a round in which all agents are as they are on average."""
+        return spectral_radius(self.mean_map[:-1, :-1])
+
+    @property
     def settles(self) -> bool:
-        """Whether the mean does, in a round in which all agents are as they are on average."""
-        return spectral_radius(self.mean_map[:-1, :-1]) < 1
+        """Whether the mean does in such rounds."""
+        return self._mean < 1
+
+    @property
+    def slow(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return SLOW < self._mean < 1
 
     def later(self, total: np.ndarray) -> np.ndarray:
         """Returns what moments of $(x, 1)$ add up to over all later rounds, if agents are as on average."""
@@ -472,7 +483,7 @@ class EachSiteLaw(SitesLaw):
 
     def _slowdown(self) -> float:
         """Returns by how much noise that multiplies the error slows down the decay of its mean square."""
-        return max(1.0, (1 - spectral_radius(self.mean_map[:-1, :-1]) ** 2) / (1 - self.square_radius))
+        return max(1.0, (1 - self._mean**2) / (1 - self.square_radius))
 
     def _of_roles(self) -> float:
         """Returns what is neglected of roles that last for several exchanges, as enumeration of all sets shows it.

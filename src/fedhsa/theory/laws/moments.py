@@ -340,9 +340,13 @@ class MomentLaw(AbstractSteppedLaw):
             return self._flat(self.summed(self._whole(values[0], entries)), entries)[None]
 
         map, starts = self._map(entries), [self._flat(state, entries)[None] for state in self.starts()]
-        least = 4 if self.accuracy[1] == DIGITS else 0
-        found = growth(lambda values: (map @ values[0])[None], starts, nearly, self.accuracy[1], least)
-        return radius(map) if found is None else float(found[0])
+        least, found = 4 if self.accuracy[1] == DIGITS else 0, None
+        if self.slow:
+            found = growth(lambda values: (map @ values[0])[None], starts, nearly, self.accuracy[1], least)
+        return radius(map, starts[-1][0], self.accuracy[1]) if found is None else float(found[0])
+
+    slow: bool = True
+    """Whether the mean decays slowly, so that it is worthwhile to sum over later rounds."""
 
     @abc.abstractmethod
     def starts(self) -> list[State]:

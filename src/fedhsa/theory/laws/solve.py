@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, gmres
@@ -24,8 +24,8 @@ DIGITS = 1e-9
 """The relative accuracy of spectral radii."""
 KNOWN = 1e-12
 """The relative size of a new direction's part outside of a space below which it is rounding."""
-STEPS = 40
-"""The largest number of corrections in the search for the mode that grows fastest."""
+STEPS = 10
+"""The largest number of corrections in the search for the mode that grows fastest, which is worthwhile if it is slow."""
 
 
 def largest(x: np.ndarray) -> float:
@@ -123,18 +123,19 @@ def arnoldi(map: Callable[[np.ndarray], np.ndarray], start: np.ndarray, count: i
     return np.stack(basis), H[: len(basis), : len(basis)], size
 
 
-def radius(map: Part) -> float:
+def radius(map: Part, start: np.ndarray | None = None, tolerance: float = DIGITS) -> float:
     """Returns the spectral radius of a map, from all eigenvalues or by Arnoldi iteration; infinite if it overflows."""
     if isinstance(map, np.ndarray):
         return spectral_radius(map)
-    start = np.random.default_rng(0).standard_normal(map.shape[0])
+    start = np.random.default_rng(0).standard_normal(map.shape[0]) if start is None else start
     with np.errstate(over="ignore", invalid="ignore"):
         if not np.isfinite(map @ start).all():
             return np.inf
+    how: Any = {"v0": start, "tol": tolerance, "return_eigenvectors": False}
     try:
-        values = eigs(map, k=1, ncv=min(start.size, 24), v0=start, maxiter=1000, tol=DIGITS, return_eigenvectors=False)  # pyright: ignore[reportArgumentType]
+        values = eigs(map, k=1, ncv=min(start.size, 24), maxiter=1000, **how)
     except ArpackNoConvergence:  # several eigenvalues of nearly the same modulus: compute a few of them
-        values = eigs(map, k=4, ncv=min(start.size, 80), v0=start, maxiter=5000, tol=DIGITS, return_eigenvectors=False)  # pyright: ignore[reportArgumentType]
+        values = eigs(map, k=4, ncv=min(start.size, 80), maxiter=5000, **how)
     return float(np.abs(values).max())
 
 
