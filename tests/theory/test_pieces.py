@@ -1,6 +1,5 @@
 """Pieces of predictions, worked out by hand on arrays: stages, outlines, averages, modes, solvers and searches."""
 
-import dataclasses
 import math
 from types import SimpleNamespace
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scipy.sparse.linalg import LinearOperator
 
-from fedhsa.theory.laws import solve
 from fedhsa.theory.laws.solve import arnoldi, fixed_point, growth, radius, slowest_square
 
 
@@ -188,6 +187,5 @@ def test_growth_to_fewer_digits_takes_fewer_products():
     assert rough.calls < fine.calls
 
 
-def test_growth_that_is_not_found_in_the_steps_allowed_is_not_told(monkeypatch):
-    monkeypatch.setattr(solve, "STEPS", 6)
-    assert grown([random_squares(0, 8, 1.0)]) is None
+def test_growth_that_is_not_found_in_the_steps_allowed_is_not_told():
+    assert grown([random_squares(0, 8, 1.0)], most=6) is None

@@ -21,10 +21,9 @@ from ..problems import quadratic as family
 from ..sources import VAR1
 from ..statistics import interval
 from ..theory.laws.agents import AddedNoise, Agents, added_noise
-from ..theory.laws.coordinates import Coordinates, coordinates_of
 from ..theory.laws.federation import Federation
 from ..theory.laws.levels import LinearLaw
-from ..theory.laws.pieces import Pieces, pieces_of
+from ..theory.laws.pieces import scaled_pieces
 from ..theory.rule import local_rule
 from ..theory.stability import first_crossing, largest_step
 
@@ -128,20 +127,10 @@ def _problem(
     return Problem(-A, b, added_noise(VAR1(Q, noise_std)), np.linalg.solve(A.mean(0), b.mean(0)))
 
 
-@functools.lru_cache(maxsize=256)
-def _derived(algorithm: AbstractAlgorithm, num_agents: int, dim: int) -> tuple[Pieces, Coordinates]:
-    pieces = pieces_of(algorithm, num_agents, dim)
-    return pieces, coordinates_of([pieces], num_agents)
-
-
 def on(agents: Agents, algorithm: Any) -> Federation:
     """Return a method on agents that are made from arrays."""
-    unit, factor, noise = dataclasses.replace(algorithm, step_size=1.0), algorithm.step_size, agents.noise
-    pieces, coordinates = _derived(unit, len(agents.P), agents.dim)
-    if noise is not None:
-        noise = AddedNoise(noise.Q, *(factor**2 * covariance for covariance in noise[1:]))
-    scaled = Agents(agents.P, agents.pi, agents.start, agents.chances, factor * agents.W, agents.D, noise)
-    return Federation(pieces, scaled, type(algorithm).__name__, coordinates)
+    pieces, scale = scaled_pieces(algorithm, len(agents.P), agents.dim)
+    return Federation(pieces, agents.scaled(scale), type(algorithm).__name__)
 
 
 def federation(setting: Setting, name: str) -> Federation:

@@ -108,9 +108,7 @@ def _predict(
     return dataclasses.replace(inner, algorithm=algorithm, law=law, inner=inner, course="average")
 
 
-def _law(
-    problem: Problem, algorithm: AbstractAlgorithm, samples: int | Estimates | None, key: SeedLike
-) -> AbstractLaw:
+def _law(problem: Problem, algorithm: AbstractAlgorithm, samples: int | Estimates | None, key: SeedLike) -> AbstractLaw:
     """Returns the law of a method with a constant step size."""
     if not noise_is_known(problem):
         return SampledLaw.of(problem, algorithm, estimates_of(problem, samples, key))
@@ -171,9 +169,9 @@ def _doubts(found: Prediction) -> Iterator[str]:
         )
     elif found.stable and law.affine.leaves_out_more_than(MUCH):
         yield (
-            f"The floor of {name} may be off by {law.affine.left_out:.0%}: the noise in the operators' matrices is strong "
-            f"or slowly mixing, and the law that was used ({law.affine.basis}) neglects some joint effects of several "
-            "agents' chains. The prediction is better with a smaller step size or more agents."
+            f"The floor of {name} may be off by {law.affine.left_out:.0%}: the noise in the operators' matrices is "
+            f"strong or slowly mixing, and the law that was used ({law.affine.basis}) neglects some joint effects of "
+            "several agents' chains. The prediction is better with a smaller step size or more agents."
         )
     if found.stable and law.bend > BENT:
         yield (

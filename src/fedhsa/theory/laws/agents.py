@@ -161,6 +161,7 @@ class Agents:
         D: np.ndarray | None = None,
         noise: AddedNoise | None = None,
         counts: np.ndarray | None = None,
+        scale: float = 1.0,
     ):
         self.P, self.pi, self.start = P, pi, start
         """The kernels `(M, S, S)`, the stationary and the initial distributions `(M, S)`."""
@@ -171,6 +172,8 @@ class Agents:
         are the coordinates."""
         self.counts = np.ones(len(P)) if counts is None else counts
         """How many equal agents each one stands for."""
+        self.scale = scale
+        """How many times as large operators are as those of the problem."""
 
     @property
     def dim(self) -> int:
@@ -188,16 +191,22 @@ class Agents:
     def of(self, which: Any) -> "Agents":
         """Returns some of the agents."""
         arrays = (self.P, self.pi, self.start, self.chances, self.W, self.D, self.noise, self.counts)
-        return Agents(*jax.tree.map(lambda x: x[which], arrays))
+        return Agents(*jax.tree.map(lambda x: x[which], arrays), scale=self.scale)
+
+    def scaled(self, factor: float) -> "Agents":
+        """Returns the same agents with operators that are so many times as large."""
+        noise = self.noise and AddedNoise(self.noise.Q, *(factor**2 * covariance for covariance in self.noise[1:]))
+        W, scale = factor * self.W, factor * self.scale
+        return Agents(self.P, self.pi, self.start, self.chances, W, self.D, noise, self.counts, scale)
 
     def single(self) -> "Agents":
         """Returns the same agents in single precision."""
         arrays = (self.P, self.pi, self.start, self.chances, self.W, self.D)
-        return Agents(*jax.tree.map(lambda x: x.astype(np.float32), arrays), counts=self.counts)
+        return Agents(*jax.tree.map(lambda x: x.astype(np.float32), arrays), counts=self.counts, scale=self.scale)
 
     def standing_for(self, counts: np.ndarray) -> "Agents":
         """Returns the same agents, each of which stands for this many."""
-        return Agents(self.P, self.pi, self.start, self.chances, self.W, self.D, self.noise, counts)
+        return Agents(self.P, self.pi, self.start, self.chances, self.W, self.D, self.noise, counts, self.scale)
 
     def move(self, X: np.ndarray) -> np.ndarray:
         """Returns moments by the next state."""
@@ -282,7 +291,7 @@ class Agents:
     def moments_at(self, points: np.ndarray, *, products: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         r"""Returns $E[G_i 1\{s'\}]$ by the next state $s'$, `(M, S, d)`, and $E[G_i G_i^T]$ at points `(M, d)`, and
         $E[A_i G_i]$, `(M, d)`, if asked for."""
-        w, (M, S, T, K, _) = self.W[..., -1], self.W.shape
+        w, (M, S, _, K, _) = self.W[..., -1], self.W.shape
         if points.any():
             w = w + (self.W[..., :-1] @ points[:, None, None, :, None])[..., 0]
         weights = self.pi[..., None] * self.chances
@@ -323,7 +332,8 @@ class Agents:
     def noiseless(self) -> "Agents":
         """Returns agents whose operators are the mean operators."""
         one = np.ones((len(self.P), 1))
-        return Agents(one[..., None], one, one, one[..., None], self.mean_operators[:, None, None], counts=self.counts)
+        W, kept = self.mean_operators[:, None, None], {"counts": self.counts, "scale": self.scale}
+        return Agents(one[..., None], one, one, one[..., None], W, **kept)
 
     def by_observation(self) -> "Agents":
         """Returns the same agents with their observations as states, so that they can use one again."""
@@ -340,7 +350,7 @@ class Agents:
             for t in range(S):
                 P[:, :, t, t] = self.P[:, None, t]
             P = P.reshape(M, S * S, S * S)
-        return Agents(P, weights, start, np.ones((M, S * T, 1)), A, counts=self.counts)
+        return Agents(P, weights, start, np.ones((M, S * T, 1)), A, counts=self.counts, scale=self.scale)
 
     @functools.cached_property
     def kinds(self) -> np.ndarray:

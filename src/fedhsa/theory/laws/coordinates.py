@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .pieces import Part, Pieces, Step, apply
+from .pieces import REMEMBERED, Part, Pieces, Step, apply
 
 DRAWS, SEED = 3, 0
 """The number of random rounds without a new direction after which coordinates are complete, and their seed."""
@@ -31,8 +31,25 @@ class Coordinates(NamedTuple):
     out_of: np.ndarray
 
 
+_known: dict[int, tuple[Pieces, Coordinates]] = {}
+
+
 def coordinates_of(every: Sequence[Pieces], M: int) -> Coordinates:
-    """Returns coordinates that serve all pieces, which may have other step sizes, as random operators show them."""
+    """Returns coordinates that serve all pieces, which may have other step sizes, as random operators show them.
+
+    Those of single pieces are kept, which other step sizes may share.
+    """
+    pieces = every[0]
+    if len(every) > 1:
+        return _coordinates_of(every, M)
+    if id(pieces) not in _known:
+        while len(_known) >= REMEMBERED:
+            _known.pop(next(iter(_known)))
+        _known[id(pieces)] = pieces, _coordinates_of(every, M)
+    return _known[id(pieces)][1]
+
+
+def _coordinates_of(every: Sequence[Pieces], M: int) -> Coordinates:
     pieces = every[0]
     p = len(pieces.server)
     if M > FEW and all(map(all_alike, every)):

@@ -11,7 +11,7 @@ from scipy.linalg import block_diag
 
 from ...algorithms import AbstractAlgorithm
 from ...algorithms.codecs import CodeMoments
-from ..steps import with_step
+from ..steps import step_of, with_step
 from .agents import Agents, kinds_of
 from .coordinates import Coordinates, alike, coordinates_of, server_coordinates
 from .exchanges import Frame, GroupExchange, Role, Summary, exchanges_of, frames_of, roles_of
@@ -261,6 +261,8 @@ class Federation:
 
     def at(self, algorithm: AbstractAlgorithm) -> "Federation":
         """Returns the same agents with another step size of their algorithm, in coordinates that serve all of them."""
+        if self.pieces.unit:
+            return self.with_agents(self.agents.scaled(step_of(algorithm) / self.agents.scale))
         if self.summary is not None:
             return summarised(pieces_of(algorithm, self.num_agents, self.dim), self.agents, self.name)
         if self._common is None:  # of step sizes near its own, since rounding hides directions at much smaller ones
@@ -278,10 +280,11 @@ class Federation:
                 f"{self.num_agents} agents of {self.name} remember too much to predict step sizes that change. Predict "
                 "the first and the last step size separately, or use fewer agents."
             )
+        agents = self.agents.scaled(1 / self.agents.scale)
         every = [pieces_of(with_step(algorithm, now), self.num_agents, self.dim, before) for now, before in steps]
         some = np.unique(np.linspace(0, len(every) - 1, SOME).astype(int))
         coordinates = coordinates_of([every[k] for k in some], self.num_agents)
-        return [Federation(pieces, self.agents, self.name, coordinates) for pieces in every]
+        return [Federation(pieces, agents, self.name, coordinates) for pieces in every]
 
     @functools.cached_property
     def field(self) -> float | None:

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import solve_continuous_lyapunov
@@ -72,7 +72,9 @@ def correlations(problem: Problem, lags: int = 1) -> Correlations:
             f"Correlations are known exactly for finite chains and for additive VAR(1) noise, got "
             f"{type(problem.agents).__name__} observing {type(source).__name__}. `theory.estimate` samples them."
         )
-    parts = [correlations_of(agents_of(problem, part), lags) for part in np.array_split(np.arange(M), -(-M // TOGETHER))]
+    parts = [
+        correlations_of(agents_of(problem, part), lags) for part in np.array_split(np.arange(M), -(-M // TOGETHER))
+    ]
     return Correlations(*map(np.concatenate, zip(*parts, strict=True)))
 
 
@@ -111,8 +113,8 @@ class FirstOrder(NamedTuple):
     step: float
     """How far the parameter moves for each observation if all operators are 1."""
     products: np.ndarray
-    r"""How far it moves in a round if $E[\tilde A(o_{l + k})\, \epsilon(o_l)] = 1$ for one lag $k = 0, 1, \dots$ and all
-    agents, `(L,)`."""
+    r"""How far it moves in a round if $E[\tilde A(o_{l + k})\, \epsilon(o_l)] = 1$ for one lag $k = 0, 1, \dots$
+    and all agents, `(L,)`."""
     persistent: np.ndarray
     """The same as far as an agent's own reply does not reach it before the round ends, as among infinitely many."""
 

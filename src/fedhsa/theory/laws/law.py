@@ -19,7 +19,7 @@ from .first_order import TOGETHER, correlations_of
 from .levels import EachSiteLaw, EverySiteLaw, LinearLaw, SitesLaw, TwoSitesLaw
 from .moments import NotDerivedError, TooLargeError
 from .occupancies import OccupancyLaw
-from .pieces import Pieces, pieces_of
+from .pieces import Pieces, scaled_pieces
 
 PRODUCT, PAIRS = 2e7, 6e7
 """The largest numbers of multiplications in a round of the exact law, and of all pairs together."""
@@ -37,14 +37,12 @@ MOST_PAIRS, OCCUPANCIES, ROOM = 21, 400, 2**25
 """The largest number of different pairs, of occupancies, and of the numbers in moments or operators."""
 
 
-def law_of(problem: Problem, algorithm: AbstractAlgorithm, like: Federation | None = None) -> SitesLaw | LinearLaw:
+def law_of(problem: Problem, algorithm: AbstractAlgorithm) -> SitesLaw | LinearLaw:
     """Returns the best fast law of an affine method on affine agents whose noise is known.
-
-    `like` is the federation of the same problem and algorithm with another step size.
 
     Raises `NotDerivedError` if its pieces cannot be derived, and `TooLargeError` if every law would take long.
     """
-    federation = federation_of(problem, algorithm) if like is None else like.at(algorithm)
+    federation = federation_of(problem, algorithm)
     return best_law(_coded(federation) if federation.nonlinear_codes else federation)
 
 
@@ -96,21 +94,36 @@ def best_law(federation: Federation) -> SitesLaw | LinearLaw:
 
 def federation_of(problem: Problem, algorithm: AbstractAlgorithm) -> Federation:
     """Returns a method on the agents of a problem; in large problems, some of them stand for all."""
-    name, M = type(algorithm).__name__, problem.num_agents
-    pieces = pieces_of(algorithm.relative_to(problem.root), M, problem.dim)
+    pieces, scale = scaled_pieces(algorithm.relative_to(problem.root), problem.num_agents, problem.dim)
+    return _of_pieces(problem, pieces, scale, type(algorithm).__name__)
+
+
+def federation_on(problem: Problem, algorithm: AbstractAlgorithm, agents: Agents) -> Federation:
+    """Returns a method on other agents in the place of a problem's, as many as it has."""
+    name, (pieces, scale) = (
+        type(algorithm).__name__,
+        scaled_pieces(algorithm.relative_to(problem.root), len(agents.P), agents.dim),
+    )
+    sums, agents = len(agents.P) > REMEMBERED and only_sums_matter(pieces), agents.scaled(scale)
+    return summarised(pieces, agents, name) if sums else Federation(pieces, agents, name)
+
+
+def _of_pieces(problem: Problem, pieces: Pieces, scale: float, name: str) -> Federation:
+    M = problem.num_agents
     if M > REMEMBERED and only_sums_matter(pieces):
-        found = summarised(pieces, agents_of(problem), name)
+        found = summarised(pieces, agents_of(problem).scaled(scale), name)
         if not found.additive and M * found.num_states * (found.size + found.own + 1) ** 2 > ROOM:
             raise TooLargeError(f"The law of {name} on this problem would take long.")
         return found
-    one = _federation(pieces, agents_of(problem, slice(1)).standing_for(np.array([float(M)])), name)
+    first = agents_of(problem, slice(1)).scaled(scale)
+    one = _federation(pieces, first.standing_for(np.array([float(M)])), name)
     each, S = one.work(1), one.num_states
     if one.remembers or not all(map(alike, (*pieces.rounds, *pieces.first))):
         if M * S * (one.size + one.own + 1) ** 2 > ROOM or M * each > SITES or M * one.agents.W.size > ROOM:
             raise TooLargeError(f"The law of {name} on this problem would take long.")
     elif not one.certain and pieces.absences == (None,) and (M * each > SITES or M * one.agents.W.size > ROOM):
-        return _sampled(problem, pieces, max(FEWEST, int(SITES / each)), one)
-    agents = agents_of(problem)
+        return _sampled(problem, pieces, scale, max(FEWEST, int(SITES / each)), one)
+    agents = agents_of(problem).scaled(scale)
     whole = _federation(pieces, agents, name)
     if S == 1 or one.remembers or len(set(agents.kinds)) == M or whole.work(M) <= PRODUCT:
         return whole
@@ -118,13 +131,6 @@ def federation_of(problem: Problem, algorithm: AbstractAlgorithm) -> Federation:
     found = _federation(pieces, agents.of(which).standing_for(counts.astype(float)), name)
     found.stands = stands
     return found
-
-
-def federation_on(problem: Problem, algorithm: AbstractAlgorithm, agents: Agents) -> Federation:
-    """Returns a method on other agents in the place of a problem's, as many as it has."""
-    name, pieces = type(algorithm).__name__, pieces_of(algorithm.relative_to(problem.root), len(agents.P), agents.dim)
-    sums = len(agents.P) > REMEMBERED and only_sums_matter(pieces)
-    return summarised(pieces, agents, name) if sums else Federation(pieces, agents, name)
 
 
 def _federation(pieces: Pieces, agents: Agents, name: str) -> Federation:
@@ -139,14 +145,14 @@ def _federation(pieces: Pieces, agents: Agents, name: str) -> Federation:
     return found
 
 
-def _sampled(problem: Problem, pieces: Pieces, count: int, one: Federation) -> Federation:
+def _sampled(problem: Problem, pieces: Pieces, scale: float, count: int, one: Federation) -> Federation:
     """Returns some agents that stand for all.
 
     What all agents do without noise is as it is, and their bias at the root is that of all, or of many. Their noise
     differs from that of the chosen ones as it does to first order in the step size, which only takes long-run
     covariances. Everything else is that of the chosen ones.
     """
-    M, every, block = problem.num_agents, mean_agents(problem), pieces.block_length
+    M, every, block = problem.num_agents, mean_agents(problem).scaled(scale), pieces.block_length
 
     def spread(count: int) -> np.ndarray:
         return np.unique(np.linspace(0, M - 1, min(count, M)).round().astype(int))
@@ -159,10 +165,10 @@ def _sampled(problem: Problem, pieces: Pieces, count: int, one: Federation) -> F
     quiet, some = among(every, np.arange(M)), among(every.of(which), which)
     points = _points(quiet)
     for part in np.array_split(more, -(-len(more) // TOGETHER)):
-        agents = agents_of(problem, part)
+        agents = agents_of(problem, part).scaled(scale)
         biases.append([[x.sum(0) for x in drifts(role.exchanges)] for role, *_ in among(agents, part).rounds])
         long_run.append(correlations_of(agents, at=points[part]).long_run)
-    chosen = agents_of(problem, which)
+    chosen = agents_of(problem, which).scaled(scale)
     found = among(chosen.single(), which)
     rounds = zip(*(federation.rounds for federation in (found, quiet, some)), strict=True)
     for r, every_role in enumerate(rounds):
@@ -175,10 +181,11 @@ def _sampled(problem: Problem, pieces: Pieces, count: int, one: Federation) -> F
             exchange.rest = rest
     drifting = found.mean_round()[:-1, -1] - quiet.mean_round()[:-1, -1]
     response = np.outer(found.responses, found.responses) / (M**2 * block)  # to an observation of an agent
-    own, all_own = (np.kron(response, x) for x in (correlations_of(chosen, at=points[which]).long_run, np.concatenate(long_run).mean(0)))
-    found.standing = Standing(
-        which, own, M * (all_own - own.mean(0)), math.sqrt(1 / len(more) - 1 / M) * drifting
+    own, all_own = (
+        np.kron(response, x)
+        for x in (correlations_of(chosen, at=points[which]).long_run, np.concatenate(long_run).mean(0))
     )
+    found.standing = Standing(which, own, M * (all_own - own.mean(0)), math.sqrt(1 / len(more) - 1 / M) * drifting)
     found.stands = np.abs(np.arange(M)[:, None] - which).argmin(1)
     return found
 

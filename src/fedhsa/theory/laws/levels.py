@@ -16,14 +16,26 @@ from typing import Any
 
 import numpy as np
 import scipy.linalg
+from scipy.sparse.linalg import LinearOperator
 
 from ..._linear import spectral_radius, stein_sum, transpose
 from ..rule import require_stable
 from .coordinates import all_alike
 from .exchanges import GroupExchange, Role
 from .federation import Federation
-from .moments import MUCH, TOO_MUCH, TOO_MUCH_OF_TRIPLES, AbstractSteppedLaw, LongRun, MomentLaw, Moments, Radius, State
-from .solve import DIGITS, TOLERANCE, growth, slowest_square
+from .moments import (
+    MUCH,
+    TOO_MUCH,
+    TOO_MUCH_OF_TRIPLES,
+    WORTHWHILE,
+    AbstractSteppedLaw,
+    LongRun,
+    MomentLaw,
+    Moments,
+    Radius,
+    State,
+)
+from .solve import DIGITS, TOLERANCE, growth, radius, slowest_square
 from .walks import Points
 
 NEGLIGIBLE, HUGE, DOUBLINGS = 1e-3, 1e100, 60
@@ -50,8 +62,8 @@ SUMMARISED = 0.25
 """About twice what sums of others' memories miss of the floor, times the number of agents, where it was largest."""
 CHEAP = 2e8
 """The number of multiplications in a round that the error of a law may take."""
-LOOSE, CLOSE = 1e-4, 1e-8
-"""The accuracies with which an error is estimated, and with which the radii of pairs are."""
+LOOSE = 1e-4
+"""The accuracy with which an error is estimated."""
 
 
 class SitesLaw(MomentLaw):
@@ -869,8 +881,17 @@ class TwoSitesLaw(SitesLaw):
         def nearly(rows: np.ndarray) -> np.ndarray:
             return self.summed((U, V, whole(rows)))[2][:, kept]
 
-        found = growth(map, [(weights * X)[:, kept] for X in self.beginnings()], nearly, CLOSE)
-        return math.inf if found is None else float(found.max())
+        starts = [(weights * X)[:, kept] for X in self.beginnings()]
+        found = growth(map, starts, nearly, self.accuracy[1], 4, WORTHWHILE) if self.slow else None
+        if found is not None:
+            return float(found.max())
+        shape = starts[-1].shape  # the maps of all pairs are one
+
+        def every(values: np.ndarray) -> np.ndarray:
+            return map(values.reshape(shape)).ravel()
+
+        together = LinearOperator((math.prod(shape),) * 2, matvec=every, dtype=np.float64)  # pyright: ignore[reportCallIssue]
+        return radius(together, starts[-1].ravel(), self.accuracy[1])
 
     def mean_square_radius(self):
         """The largest radius among the laws that are combined."""

@@ -17,6 +17,8 @@ DENSE = 150
 """The number of moments up to which a round is a matrix."""
 KRYLOV, FOLLOWED = 60, 3000
 """The number of rounds followed one by one before the rest is extrapolated, without and with a matrix."""
+WORTHWHILE = 10
+"""The largest number of corrections in the search for a radius, before it is found without them."""
 MUCH = 0.03
 """The estimated relative error of a floor above which a prediction warns."""
 TOO_MUCH, TOO_MUCH_OF_TRIPLES = 0.2, 0.06
@@ -342,7 +344,7 @@ class MomentLaw(AbstractSteppedLaw):
         map, starts = self._map(entries), [self._flat(state, entries)[None] for state in self.starts()]
         least, found = 4 if self.accuracy[1] == DIGITS else 0, None
         if self.slow:
-            found = growth(lambda values: (map @ values[0])[None], starts, nearly, self.accuracy[1], least)
+            found = growth(lambda values: (map @ values[0])[None], starts, nearly, self.accuracy[1], least, WORTHWHILE)
         return radius(map, starts[-1][0], self.accuracy[1]) if found is None else float(found[0])
 
     slow: bool = True

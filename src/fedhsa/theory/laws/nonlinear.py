@@ -207,8 +207,8 @@ def _copied(problem: Problem, algorithm: AbstractAlgorithm, copies: int) -> Each
     """Returns the one-site law of copies of each agent; None if a method's agents do not all do the same."""
     if copies == 1:
         return EachSiteLaw(federation_of(problem, algorithm))
-    pieces = pieces_of(algorithm.relative_to(problem.root), copies * problem.num_agents, problem.dim)
     agents = agents_of(problem)
+    pieces = pieces_of(algorithm.relative_to(problem.root), copies * problem.num_agents, problem.dim)
     found = Federation(pieces, agents.standing_for(copies * agents.counts), type(algorithm).__name__)
     return None if found.remembers or not all_alike(pieces) else EachSiteLaw(found)
 

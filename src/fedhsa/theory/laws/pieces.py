@@ -10,6 +10,7 @@ past contributes to later points, to the reply and to the memory.
 What a method draws through its `Round` is prescribed, one outcome after the other (`draws.py`).
 """
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -147,6 +148,8 @@ class Pieces(NamedTuple):
     block_length: int
     step_size: Any
     """The step size of the method; None if it has no single one."""
+    unit: bool = False
+    """Whether these pieces, of the step size 1, serve all step sizes, on operators that are as many times as large."""
 
     def remembering(self, basis: np.ndarray) -> "Pieces":
         """Returns the pieces of a method whose agents remember combinations of what they do, the columns of a basis."""
@@ -380,6 +383,57 @@ def pieces_of_rule(rule: LocalRule, num_agents: int) -> Pieces:
 
 
 _known: dict[Any, _Method] = {}
+_units: dict[Any, Pieces | None] = {}
+
+
+def scaled_pieces(algorithm: AbstractAlgorithm, num_agents: int, dim: int) -> tuple[Pieces, float]:
+    """Returns pieces of an algorithm, and how many times as large operators must be for them: its step size if the
+    pieces are those of the step size 1, which serve all step sizes, and 1 otherwise."""
+    found = _unit_pieces(algorithm, num_agents, dim)
+    return (pieces_of(algorithm, num_agents, dim), 1.0) if found is None else (found, float(step_of(algorithm)))
+
+
+def _unit_pieces(algorithm: AbstractAlgorithm, num_agents: int, dim: int) -> Pieces | None:
+    """Returns the pieces with the step size 1, if those of another one do the same on operators that are as many times
+    as large; None if they do not, or if there is no single step size."""
+    step, rule = step_of(algorithm), local_rule(algorithm)
+    if step is None or isinstance(step, AbstractSchedule):
+        return None
+    which = _identity(algorithm, num_agents, dim, True)[-1]
+    if which not in _units:
+        if len(_units) >= REMEMBERED:
+            _units.pop(next(iter(_units)))
+        if rule is not None:
+            _units[which] = pieces_of_rule(rule._replace(step_size=1.0), num_agents)._replace(unit=True)
+        else:
+            with contextlib.suppress(ValueError):  # of methods that do not admit these step sizes
+                unit, other = (pieces_of(with_step(algorithm, x), num_agents, dim) for x in (1.0, USUAL[0]))
+                _units[which] = unit._replace(unit=True) if _do_the_same(unit, other, USUAL[0]) else None
+    return _units.setdefault(which, None)
+
+
+def _do_the_same(unit: Pieces, other: Pieces, factor: float) -> bool:
+    """Returns whether other pieces move the parameter as these do on operators that are so many times as large."""
+    if [len(steps) for steps in unit.rounds] != [len(steps) for steps in other.rounds]:
+        return False
+
+    def path(pieces: Pieces, factor: float) -> list[np.ndarray]:
+        rng, M = np.random.default_rng(0), len(pieces.rounds[0][0].send)
+        w, m, found = pieces.server[:, None], np.tile(pieces.memory[:, None], (M, 1, 1)), []
+        for step in (step for steps in (*pieces.first, *pieces.rounds)[: 2 * KEYS] for step in steps):
+            most = max((call.number for ways in step.parts for way in ways for call in way.calls), default=0)
+            slopes, values = rng.standard_normal((2, M, most + 1, 1))
+            mix = [rng.dirichlet(np.ones(len(ways))) for ways in step.parts]
+
+            def operator(agents: np.ndarray, call: int, at: np.ndarray, A=slopes, g=values) -> np.ndarray:
+                return factor * (A[agents, call] * at + g[agents, call])
+
+            w, m = apply(step, w, m, operator, mix)
+            w = w + step.noise @ rng.standard_normal((step.noise.shape[1], 1))
+            found.append(pieces.show @ w)
+        return found
+
+    return all(_near(a, b) for a, b in zip(path(unit, factor), path(other, 1.0), strict=True))
 
 
 def derive(
@@ -393,10 +447,7 @@ def derive(
     """
     if before is not None:
         algorithm = with_step(algorithm, _Steps(step_of(algorithm), before))
-    leaves, structure = jax.tree_util.tree_flatten_with_path(algorithm)
-    own = ["step_size" in str(path[-1]) for path, _ in leaves]
-    settings = [np.asarray(x).tobytes() for (_, x), step in zip(leaves, own, strict=True) if not step]
-    which = (structure, tuple(settings), num_agents, dim, observed)
+    structure, own, which = _identity(algorithm, num_agents, dim, observed)
     with precision():
         leaves = jax.tree.leaves(tree.to_device(algorithm, "float64"))
         given = [*(x for x, step in zip(leaves, own, strict=True) if step), np.zeros((MOST_DRAWS, num_agents))]
@@ -433,6 +484,14 @@ def derive(
         kernel = np.kron(np.tile(method.chances, (len(method.chances), 1)), kernel)
     length, step = algorithm.block_length, step_of(algorithm)
     return Pieces(rounds, chances, kernel, first, absences, method.codes, *shared, length, step)
+
+
+def _identity(algorithm: AbstractAlgorithm, num_agents: int, dim: int, observed: bool) -> tuple[Any, list[bool], Any]:
+    """Returns the structure of an algorithm, which of its leaves are step sizes, and what else its pieces depend on."""
+    leaves, structure = jax.tree_util.tree_flatten_with_path(algorithm)
+    own = ["step_size" in str(path[-1]) for path, _ in leaves]
+    settings = [np.asarray(x).tobytes() for (_, x), step in zip(leaves, own, strict=True) if not step]
+    return structure, own, (structure, tuple(settings), num_agents, dim, observed)
 
 
 def _watch(rebuilt: Callable, given: list, num_agents: int, dim: int, observed: bool) -> _Method:

@@ -24,8 +24,6 @@ DIGITS = 1e-9
 """The relative accuracy of spectral radii."""
 KNOWN = 1e-12
 """The relative size of a new direction's part outside of a space below which it is rounding."""
-STEPS = 10
-"""The largest number of corrections in the search for the mode that grows fastest, which is worthwhile if it is slow."""
 
 
 def largest(x: np.ndarray) -> float:
@@ -145,16 +143,17 @@ def growth(
     nearly: Callable[[np.ndarray], np.ndarray],
     tolerance: float = DIGITS,
     least: int = 4,
+    most: int = 40,
 ) -> np.ndarray | None:
     """Returns the spectral radii of linear maps of rows that keep second moments positive (Davidson's method).
 
     Such a radius is an eigenvalue. Its mode is sought in the space of some positive `starts`, `(rows, n)`, of the
     corrections that `nearly` makes of residuals, which is as in `fixed_point`, and of the images of the last start,
-    which show modes that the corrections miss; at least this number of times. None if that takes very long.
+    which show modes that the corrections miss; at least and at most these numbers of times. None if that is not enough.
     """
     basis = images = np.empty((len(starts[0]), 0, starts[0].shape[1]))
     new, last = list(starts), starts[-1]
-    for step in range(STEPS):
+    for step in range(most):
         for vector in new:
             least_size = KNOWN * np.linalg.norm(vector, axis=1, keepdims=True)
             for _ in range(2):  # two passes are sufficient against rounding

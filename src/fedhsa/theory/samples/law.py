@@ -31,12 +31,17 @@ class SampledLaw(AbstractSteppedLaw):
 
     def __init__(self, estimates: Estimates, law: SitesLaw | LinearLaw):
         self.estimates, self.law, self.jacobians = estimates, law, estimates.jacobians
-        self.first_order, self.A_bar = first_order(law.federation.pieces), estimates.jacobians.mean(0)
+        self.scale, self.A_bar = law.federation.agents.scale, estimates.jacobians.mean(0)
+        self.first_order = first_order(law.federation.pieces).scaled(self.scale)
 
     @staticmethod
     def of(problem: Problem, algorithm: AbstractAlgorithm, estimates: Estimates) -> "SampledLaw":
         """Returns the law of an algorithm."""
         return SampledLaw(estimates, best_law(federation_on(problem, algorithm, agents_from(estimates))))
+
+    def _with(self, agents: Agents) -> SitesLaw | LinearLaw:
+        """Returns the law of the method on other agents."""
+        return best_law(self.law.federation.with_agents(agents.scaled(self.scale)))
 
     def _markov(self, *, persistent: bool = False) -> np.ndarray:
         lagged = self.estimates.lagged.mean(0)
@@ -93,8 +98,8 @@ class SampledLaw(AbstractSteppedLaw):
             return math.inf
         (mean, covariance), known, shift = self.stationary(), self.first_order, np.linalg.norm(self._shift)
         size, total = np.linalg.norm(mean), np.trace(covariance)
-        sloped = self.law.federation.with_agents(agents_from(self.estimates, self.estimates.slopes))
-        x = np.trace(best_law(sloped).stationary().covariance)
+        sloped = self._with(agents_from(self.estimates, self.estimates.slopes))
+        x = np.trace(sloped.stationary().covariance)
         y = abs(known.step) * known.block_length * np.linalg.norm(self.A_bar, 2) / 2
         if not (x < UNCLEAR and x + y < 1):
             return math.inf
@@ -110,8 +115,7 @@ class SampledLaw(AbstractSteppedLaw):
         """What repetitions of the estimation say, and what is left out."""
 
         def floor(estimates: Estimates) -> float:
-            law = best_law(self.law.federation.with_agents(agents_from(estimates)))
-            return SampledLaw(estimates, law).stationary().square
+            return SampledLaw(estimates, self._with(agents_from(estimates))).stationary().square
 
         _, low, high = self.estimates.interval(floor)
         return max(float(low), 0.0) / (1 + self.left_out), float(high) * (1 + self.left_out)
