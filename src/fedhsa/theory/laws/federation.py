@@ -29,14 +29,10 @@ SOME = 4
 
 
 class Standing(NamedTuple):
-    """Agents that stand for others, which differ from them."""
+    """What is known of agents that stand for others."""
 
-    chosen: np.ndarray
-    """Their numbers."""
-    own: np.ndarray
-    """What the noise of each of them adds to the covariance of $x$ in a round, to first order, `(k, n, n)`."""
-    added: np.ndarray
-    """How much more the noise of all agents adds than that of the chosen ones, to first order, `(n, n)`."""
+    first: np.ndarray
+    """What the noise of each of them adds to the floor to first order in the step size, `(k,)`."""
     doubt: np.ndarray
     """About the error of what noise adds to the mean of $x$, if not all agents have been considered, `(n,)`."""
 
@@ -83,6 +79,12 @@ class Federation:
         for roles in self.rounds:
             for exchange in (exchange for role in roles for exchange in role.exchanges):
                 exchange.share(np.arange(len(self.agents.P)))
+
+    @property
+    def given_standing(self) -> Standing:
+        """What is known of the agents for which others stand."""
+        assert self.standing is not None
+        return self.standing
 
     @property
     def size(self) -> int:

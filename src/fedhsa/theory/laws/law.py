@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..._linear import spectral_radius
+from ..._linear import spectral_radius, stein_sum
 from ..._types import precision
 from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
@@ -16,7 +16,7 @@ from .coordinates import alike, only_sums_matter
 from .exchanges import drifts
 from .federation import Federation, Standing, summarised
 from .first_order import TOGETHER, correlations_of
-from .levels import EachSiteLaw, EverySiteLaw, LinearLaw, SitesLaw, TwoSitesLaw
+from .levels import EachSiteLaw, EverySiteLaw, LinearLaw, SitesLaw, StandingLaw, TwoSitesLaw
 from .moments import NotDerivedError, TooLargeError
 from .occupancies import OccupancyLaw
 from .pieces import Pieces, scaled_pieces
@@ -78,8 +78,9 @@ def best_law(federation: Federation) -> SitesLaw | LinearLaw:
     """Returns the best fast law of a federation."""
     if federation.additive:
         return LinearLaw(federation)
-    some = federation.standing is not None or federation.summary is not None
-    if federation.num_states == 1 or some or federation.pieces.absences[0] is not None:
+    if federation.standing is not None:
+        return StandingLaw(federation)
+    if federation.num_states == 1 or federation.summary is not None or federation.pieces.absences[0] is not None:
         return EachSiteLaw(federation)
     if federation.num_agents == len(federation.agents.P) and federation.work(federation.num_agents) <= PRODUCT:
         return EverySiteLaw(federation)
@@ -148,46 +149,50 @@ def _federation(pieces: Pieces, agents: Agents, name: str) -> Federation:
 def _sampled(problem: Problem, pieces: Pieces, scale: float, count: int, one: Federation) -> Federation:
     """Returns some agents that stand for all.
 
-    What all agents do without noise is as it is, and their bias at the root is that of all, or of many. Their noise
-    differs from that of the chosen ones as it does to first order in the step size, which only takes long-run
-    covariances. Everything else is that of the chosen ones.
+    What all agents do without noise is as it is, and their bias at the root is that of all, or of many. Agents are
+    chosen with probabilities proportional to what their noise adds to the floor to first order in the step size, and
+    stand for as many agents as the inverses of these say.
     """
-    M, every, block = problem.num_agents, mean_agents(problem).scaled(scale), pieces.block_length
+    M, every = problem.num_agents, mean_agents(problem).scaled(scale)
+    more = np.unique(np.linspace(0, M - 1, min(BIASED, M)).round().astype(int))
 
-    def spread(count: int) -> np.ndarray:
-        return np.unique(np.linspace(0, M - 1, min(count, M)).round().astype(int))
-
-    def among(agents: Agents, which: np.ndarray) -> Federation:
-        counts = np.full(len(which), M / len(which))
+    def among(agents: Agents, counts: np.ndarray) -> Federation:
         return Federation(pieces, agents.standing_for(counts), one.name, one.coordinates)
 
-    which, more, biases, long_run = spread(count), spread(BIASED), [], []
-    quiet, some = among(every, np.arange(M)), among(every.of(which), which)
+    quiet, biases, long_run = among(every, np.ones(M)), [], []
     points = _points(quiet)
     for part in np.array_split(more, -(-len(more) // TOGETHER)):
         agents = agents_of(problem, part).scaled(scale)
-        biases.append([[x.sum(0) for x in drifts(role.exchanges)] for role, *_ in among(agents, part).rounds])
+        rounds = among(agents, np.full(len(part), M / len(part))).rounds
+        biases.append([[x.sum(0) for x in drifts(role.exchanges)] for role, *_ in rounds])
         long_run.append(correlations_of(agents, at=points[part]).long_run)
-    chosen = agents_of(problem, which).scaled(scale)
-    found = among(chosen.single(), which)
+    first = _noisy(quiet, np.concatenate(long_run))
+    chances = first / first.sum() if first.sum() > 0 else np.full(len(more), 1 / len(more))
+    picked = np.searchsorted(np.cumsum(chances), (np.arange(count) + 0.5) / count)
+    picked, times = np.unique(np.minimum(picked, len(more) - 1), return_counts=True)
+    which, counts = more[picked], times * M / len(more) / (count * chances[picked])
+    found, some = (among(x, counts) for x in (agents_of(problem, which).scaled(scale).single(), every.of(which)))
     rounds = zip(*(federation.rounds for federation in (found, quiet, some)), strict=True)
     for r, every_role in enumerate(rounds):
         exchanges, of_all, of_some = (role.exchanges for role, *_ in every_role)
         for k, none in enumerate(drifts(of_all)):
-            exchange, counts = exchanges[k], found.agents.counts
+            exchange = exchanges[k]
             rest = of_all[k].others.sum(0) - np.tensordot(counts, of_some[k].others, 1)
             bias = sum(part[r][k] for part in biases) / len(more) - none[more].mean(0)
             rest[:, -1] += M * bias - counts @ (exchange.others - of_some[k].others)[..., -1]
             exchange.rest = rest
     drifting = found.mean_round()[:-1, -1] - quiet.mean_round()[:-1, -1]
-    response = np.outer(found.responses, found.responses) / (M**2 * block)  # to an observation of an agent
-    own, all_own = (
-        np.kron(response, x)
-        for x in (correlations_of(chosen, at=points[which]).long_run, np.concatenate(long_run).mean(0))
-    )
-    found.standing = Standing(which, own, M * (all_own - own.mean(0)), math.sqrt(1 / len(more) - 1 / M) * drifting)
+    found.standing = Standing(first[picked], math.sqrt(1 / len(more) - 1 / M) * drifting)
     found.stands = np.abs(np.arange(M)[:, None] - which).argmin(1)
     return found
+
+
+def _noisy(quiet: Federation, long_run: np.ndarray) -> np.ndarray:
+    """Returns what the noise of agents adds to the floor, each, to first order in the step size."""
+    A, show, d, unit = quiet.mean_round()[:-1, :-1], quiet.show, quiet.dim, quiet.responses
+    weight = stein_sum(A.T, A, show.T @ show) if spectral_radius(A) < 1 else show.T @ show
+    weight = np.einsum("a,abcd,c->bd", unit, weight.reshape(len(unit), d, len(unit), d), unit)
+    return np.einsum("ab,iab->i", weight, long_run) / (quiet.num_agents**2 * quiet.pieces.block_length)
 
 
 def _points(quiet: Federation) -> np.ndarray:

@@ -51,7 +51,7 @@ CACHED = 2**17
 """The size of the maps of agents that are followed together."""
 QUICK = 2e7
 """The number of multiplications in a round of laws that are evaluated for many step sizes."""
-NEARLY, ROUGH, UNSOLVED = (1e-8, 1e-6), (1e-3, 1e-4), 0.01
+NEARLY, ROUGH, UNSOLVED = (1e-8, 1e-6), (1e-3, 1e-3), 0.01
 """The accuracies of laws that are not exact, and of agents that stand for others, and what the latter may change in the
 floor."""
 COARSE = 15
@@ -83,13 +83,7 @@ class SitesLaw(MomentLaw):
 
     @functools.cached_property
     def accuracy(self) -> tuple[float, float]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        if self.known_by == "exact":
-            return TOLERANCE, DIGITS
-        return NEARLY if self.federation.standing is None else ROUGH  # which is in single precision
-
-    @property
-    def vectors(self):
-        return super().vectors if self.federation.standing is None else COARSE
+        return (TOLERANCE, DIGITS) if self.known_by == "exact" else NEARLY
 
     @property
     def dim(self):
@@ -162,9 +156,7 @@ class SitesLaw(MomentLaw):
         return self.federation.additive
 
     def mean_radius(self):
-        if self.federation.num_states == 1 or self.federation.standing is not None:
-            return self._mean
-        return super().mean_radius()
+        return self._mean if self.federation.num_states == 1 else super().mean_radius()
 
     @functools.cached_property
     def mean_map(self) -> np.ndarray:
@@ -362,8 +354,6 @@ class EachSiteLaw(SitesLaw):
         def one(roles: list[Role], U: np.ndarray, V: np.ndarray) -> State:
             counts = federation.agents.counts
             U, V = round_of_each(roles, every, U[..., None, :, :], V[..., None, :, :, :, :], counts)
-            if federation.standing is not None:
-                U[..., :-1, :-1] += U[..., -1:, -1:] * federation.standing.added
             return U[..., 0, :, :], V[..., 0, :, :, :, :]
 
         return self.over_outcomes([functools.partial(one, roles) for roles in federation.rounds], state)
@@ -416,21 +406,16 @@ class EachSiteLaw(SitesLaw):
         """Whether nothing is neglected: with one agent, and if chains have one state, apart from roles that last for
         several exchanges."""
         federation = self.federation
-        if federation.standing is not None or federation.summary is not None:
+        if federation.summary is not None:
             return False
         alone = federation.pieces.absences[0] is None or len(federation.rounds[0][0].exchanges) == 1
         return federation.num_agents == 1 or (federation.num_states == 1 and alone)
-
-    def stable(self):
-        """Also unknown if the noise of agents that stand for others takes more than half of what the mean gains."""
-        found = super().stable()
-        return None if found and self.federation.standing is not None and self._slowdown() > 2 else found
 
     @property
     def known_by(self):
         if self.exact:
             return "exact"
-        return "one site" if self.federation.standing is None and self.federation.summary is None else "many agents"
+        return "one site" if self.federation.summary is None else "many agents"
 
     def mean_square_radius(self):
         if self.exact:
@@ -447,8 +432,8 @@ class EachSiteLaw(SitesLaw):
     def neglected(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Twice what pairs of agents add, as those indicate whose states say most about the error."""
         federation, each = self.federation, self.federation.work(2) / len(self.federation.agents.P)
-        alone = federation.standing is not None or not federation.has_pairs
-        if self.exact or self.square_radius >= 1 or alone or (self.rough < MUCH / 2 and FEW * each > CHEAP):
+        costly = self.rough < MUCH / 2 and FEW * each > CHEAP
+        if self.exact or self.square_radius >= 1 or costly or not federation.has_pairs:
             return self.rough
         (sets, numbers), told = federation.sets(2), self._told()
         weights = numbers * told[sets].prod(1)
@@ -477,22 +462,6 @@ class EachSiteLaw(SitesLaw):
         noise = math.sqrt(np.linalg.norm(np.tensordot(weights, squares, 1), 2))
         return min(float(step * tau * noise) ** 1.5 * self._slowdown() ** 3 * (M - 1) / M**2, 1.0)
 
-    @functools.cached_property
-    def sampled(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Three standard errors of what the agents that stand for all would add, each of them alone."""
-        federation, standing = self.federation, self.federation.standing
-        if standing is None or self.square_radius >= 1:
-            return 0.0
-        (U, V), k, alone = self.still, len(federation.agents.P), np.full(1, float(federation.num_agents))
-        sets, every = np.arange(k)[:, None], np.broadcast_to(U, (k, *U.shape))
-        found = round_of_each(federation.rounds[0], sets, every, V[:, None], alone)[0]
-        found = found - np.pad(federation.num_agents * standing.own, ((0, 0), (0, 1), (0, 1)))
-        added = np.trace(self.shown(self.later(found - found.mean(0))).second, axis1=1, axis2=2)
-        shift = federation.show @ np.linalg.solve(np.eye(federation.size) - self.mean_map[:-1, :-1], standing.doubt)
-        bias, part = np.linalg.norm(self.persistent_bias()), np.linalg.norm(shift)
-        error = 3 * self._slowdown() * added.std(ddof=1) / math.sqrt(k) + 2 * (2 * bias * part + part**2)
-        return float(error / self.stationary().square) + UNSOLVED
-
     def _slowdown(self) -> float:
         """Returns by how much noise that multiplies the error slows down the decay of its mean square."""
         return max(1.0, (1 - self._mean**2) / (1 - self.square_radius))
@@ -520,6 +489,61 @@ class EachSiteLaw(SitesLaw):
         n, pi = self.federation.size, self.federation.agents.pi
         means = self.still[1][..., :n, -1] @ self.federation.show.T
         return np.sqrt(((means**2).sum(-1) / np.where(pi > 0, pi, 1.0)).sum(1))
+
+
+class StandingLaw(EachSiteLaw):
+    """The law of agents that stand for others, from which they differ."""
+
+    known_by = "many agents"
+    accuracy = ROUGH
+    vectors = COARSE
+    exact = False
+
+    @property
+    def neglected(self):
+        return self.rough
+
+    def mean_radius(self):
+        return self._mean
+
+    @functools.cached_property
+    def square_radius(self):
+        """By powers of the slowest mode of the mean, which is nearly that of the mean square."""
+        (state, _), last, now = self.starts(), math.inf, 1.0
+        while abs(now - last) > self.accuracy[1] * now:
+            state, last = self.round(state), now
+            now = float(np.abs(state[0]).max())
+            if not 0 < now < HUGE:
+                break
+            state = tuple(x / now for x in state)
+        return now
+
+    def stable(self):
+        """Also unknown if the noise of the agents takes more than half of what the mean gains."""
+        found = super().stable()
+        return None if found and self._slowdown() > 2 else found
+
+    @functools.cached_property
+    def sampled(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Three standard errors of what the agents add, and what is unknown of the bias.
+
+        Agents were chosen with the probabilities $1 / w_i$, in proportion to about what they add, $f_i$. If they add
+        $d_i$, the variance of $\sum_i w_i d_i$ is nearly $\sum_i (1 - 1 / w_i) w_i^2 (d_i - r f_i)^2$ with the mean ratio
+        $r$ of the two.
+        """
+        if self.square_radius >= 1:
+            return 0.0
+        federation, A, (U, V), counts = self.federation, self.mean_map, self.still, self.federation.agents.counts
+        standing, k = federation.given_standing, len(counts)
+        sets, every = np.arange(k)[:, None], np.broadcast_to(U, (k, *U.shape))
+        added = round_of_each(federation.rounds[0], sets, every, V[:, None], np.full(1, federation.num_agents))[0]
+        own = np.trace(self.shown(self.later(added - A @ U @ A.T)).second, axis1=1, axis2=2) / federation.num_agents
+        first = standing.first * (counts @ own) / max(counts @ standing.first, np.finfo(float).tiny)
+        parts = (1 - 1 / np.maximum(counts, 1.0)) * (counts * (own - first)) ** 2
+        shift = federation.show @ np.linalg.solve(np.eye(len(A) - 1) - A[:-1, :-1], standing.doubt)
+        bias, part = np.linalg.norm(self.persistent_bias()), np.linalg.norm(shift)
+        error = 3 * math.sqrt(parts.sum() * k / max(k - 1, 1)) + 2 * (2 * bias * part + part**2)
+        return float(error / self.stationary().square) + UNSOLVED
 
 
 class LinearLaw(AbstractSteppedLaw):
