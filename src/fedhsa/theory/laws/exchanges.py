@@ -90,14 +90,12 @@ def _kron(x: np.ndarray, d: int) -> np.ndarray:
     return np.einsum("...ab,cd->...acbd", x, np.eye(d)).reshape(*batch, a * d, b * d)
 
 
-def _times(X: np.ndarray, x: np.ndarray) -> np.ndarray:
+def _times(X: np.ndarray, x: np.ndarray, d: int) -> np.ndarray:
     """Returns $X (x \\otimes I)$ for rows `(M, ..., a d)` and stacked matrices, or one for all agents, `(M, a, b)`."""
     a, b = x.shape[-2:]
-    if a == 0:
-        return np.zeros((*X.shape[:-1], 0))
-    parts = X.reshape(*X.shape[:-1], a, -1).swapaxes(-1, -2)
+    parts = X.reshape(*X.shape[:-1], a, d).swapaxes(-1, -2)
     found = parts @ x.reshape(len(x), *[1] * (parts.ndim - 3), a, b)
-    return found.swapaxes(-1, -2).reshape(*X.shape[:-1], -1)
+    return found.swapaxes(-1, -2).reshape(*X.shape[:-1], b * d)
 
 
 class Summary(NamedTuple):
@@ -259,17 +257,17 @@ class GroupExchange:
                         end = way.R[..., : self.ends, :]
                         N = np.broadcast_to(end, (len(places), S, *end.shape[2:]))
                     else:
-                        N = _times(before[places], way.part.end[None, -q:])
+                        N = _times(before[places], way.part.end[None, -q:], d)
                         N = np.concatenate([N, np.zeros((*N.shape[:-1], exchange.added + 1))], axis=-1)
                     N = way.walk.back(N)
-                    begun = _times(N[..., : len(way.part.begin) * d], way.part.begin[None])
+                    begun = _times(N[..., : len(way.part.begin) * d], way.part.begin[None], d)
                     rows[places] += way.part.chance * np.concatenate([begun, N[..., -1:]], axis=-1)
             mean, served = np.einsum("is,is...->i...", pi, rows), self.frame.keep.shape[1] * d
-            found[..., :served] += _times(mean[..., :m], self.frame.messages[j])
+            found[..., :served] += _times(mean[..., :m], self.frame.messages[j], d)
             found[..., -1] += mean[..., -1]
             rows = rows[..., m:-1]
             if j == 0:
-                found[..., :served] += _times(mean[..., m:-1], self.frame.memories)
+                found[..., :served] += _times(mean[..., m:-1], self.frame.memories, d)
                 self._ports = mean[..., m:-1]
             elif not rows.any():
                 break

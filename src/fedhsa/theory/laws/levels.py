@@ -525,11 +525,11 @@ class StandingLaw(EachSiteLaw):
 
     @functools.cached_property
     def sampled(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Three standard errors of what the agents add, and what is unknown of the bias.
+        r"""Three standard errors of what the agents add, and what is unknown of the bias.
 
         Agents were chosen with the probabilities $1 / w_i$, in proportion to about what they add, $f_i$. If they add
-        $d_i$, the variance of $\sum_i w_i d_i$ is nearly $\sum_i (1 - 1 / w_i) w_i^2 (d_i - r f_i)^2$ with the mean ratio
-        $r$ of the two.
+        $d_i$, the variance of $\sum_i w_i d_i$ is nearly $\sum_i (1 - 1 / w_i) w_i^2 (d_i - r f_i)^2$, where $r$ is the
+        mean ratio of the two.
         """
         if self.square_radius >= 1:
             return 0.0
