@@ -57,6 +57,9 @@ class Scalar(AbstractSteppedLaw):
     def long_run(self):
         return LongRun.of_mean(self.stationary().mean, 0.0)
 
+    def persistent_bias(self):
+        return self.stationary().mean
+
 
 # Laws that follow one another, and laws of which little is known.
 
@@ -172,8 +175,9 @@ def test_walking_down_tries_the_cheapest_step(cheapest):
 
 def predicted(**changes):
     nothing = np.zeros(2)
-    parts = LongRun(nothing, nothing, nothing, np.eye(2), nothing)._replace(**changes)
-    law = SimpleNamespace(stable=lambda: True, long_run=lambda: parts)
+    persistent = changes.pop("persistent", nothing)
+    parts = LongRun(nothing, nothing, nothing, np.eye(2))._replace(**changes)
+    law = SimpleNamespace(stable=lambda: True, long_run=lambda: parts, persistent_bias=lambda: persistent)
     return Prediction(SimpleNamespace(num_agents=4, dim=2), None, law)  # pyright: ignore[reportArgumentType]
 
 

@@ -121,6 +121,9 @@ class ChangingLaw(AbstractLaw):
     def stationary(self):
         return self.last.stationary()
 
+    def persistent_bias(self):
+        return self.last.persistent_bias()
+
     def mean_square_radius(self):
         return self.last.mean_square_radius()
 

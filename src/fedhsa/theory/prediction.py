@@ -94,7 +94,7 @@ class Prediction:
             return LongRun.of_mean(np.full(self.problem.dim, math.nan), math.nan)
         if not self.stable:
             nowhere, nothing = np.full(self.problem.dim, np.inf), np.zeros(self.problem.dim)
-            return LongRun(nowhere, nothing, nothing, np.diag(nowhere), nowhere)
+            return LongRun(nowhere, nothing, nothing, np.diag(nowhere))
         with quietly():
             return self.law.long_run()
 
@@ -118,10 +118,13 @@ class Prediction:
         """The covariance of the error in the long run, `(d, d)`."""
         return self._long_run.covariance
 
-    @property
+    @functools.cached_property
     def persistent_bias(self) -> np.ndarray:
-        """The part of the bias that remains with any number of similar agents, `(d,)`."""
-        return self._long_run.persistent
+        """The part of the bias that remains with any number of similar agents, `(d,)`; NaN if it is unknown."""
+        if self.course == "changing" or not self.stable:
+            return self.heterogeneity_bias
+        with quietly():
+            return self.law.persistent_bias()
 
     @property
     def interval(self) -> tuple[float, float] | None:

@@ -59,6 +59,9 @@ class AbstractAverageLaw(AbstractLaw):
         known = not np.isnan(found.covariance).any()  # otherwise only the mean is known
         return found._replace(covariance=self.stationary().covariance) if known else found
 
+    def persistent_bias(self):
+        return self.inner.persistent_bias()
+
     def mean_radius(self):
         return self.inner.mean_radius()
 

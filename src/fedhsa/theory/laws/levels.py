@@ -224,10 +224,9 @@ class SitesLaw(MomentLaw):
 
     def long_run(self):
         (mean, covariance), limit = self.stationary(), self.quiet.stationary().mean
-        return LongRun(limit, mean - limit, np.zeros(self.dim), covariance, self.persistent_bias())
+        return LongRun(limit, mean - limit, np.zeros(self.dim), covariance)
 
-    def persistent_bias(self) -> np.ndarray:
-        """Returns the part of the mean that remains with any number of similar agents; NaN if it is unknown."""
+    def persistent_bias(self):
         federation, A = self.federation, self.mean_map
         pieces = federation.pieces
         alone = len(pieces.rounds) > 1 and not all_alike(pieces)  # then it is one of many
@@ -676,8 +675,7 @@ class LinearLaw(AbstractSteppedLaw):
             return LongRun.of_mean(mean, math.nan)
         return LongRun.of_mean(mean, 0.0)._replace(covariance=covariance)
 
-    def persistent_bias(self) -> np.ndarray:
-        """Returns the part of the mean that remains with any number of similar agents: all of it."""
+    def persistent_bias(self):
         return self.stationary().mean
 
     def family(self, algorithm, steps):

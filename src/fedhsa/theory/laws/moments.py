@@ -105,14 +105,12 @@ class LongRun(NamedTuple):
     """What noise adds to the mean because operators are nonlinear, `(d,)`."""
     covariance: np.ndarray
     """The covariance, `(d, d)`."""
-    persistent: np.ndarray
-    """The part of the mean that remains with any number of similar agents, `(d,)`."""
 
     @staticmethod
     def of_mean(mean: np.ndarray, unknown: float) -> "LongRun":
         """Returns the long run of a mean; everything else is this number."""
         other = np.full(len(mean), unknown)
-        return LongRun(mean, other, other, np.diag(other), mean)
+        return LongRun(mean, other, other, np.diag(other))
 
 
 class AbstractLaw(abc.ABC):
@@ -152,6 +150,10 @@ class AbstractLaw(abc.ABC):
     @abc.abstractmethod
     def long_run(self) -> LongRun:
         """Returns the parts of the error in the long run; raises `ValueError` if the method diverges."""
+
+    @abc.abstractmethod
+    def persistent_bias(self) -> np.ndarray:
+        """Returns the part of the mean that remains with any number of similar agents, `(d,)`; NaN if it is unknown."""
 
     @abc.abstractmethod
     def path(self, start: np.ndarray, rounds: int) -> Iterator[Moments]:

@@ -34,6 +34,8 @@ from .played import PlayedLaw, parameters
 
 LARGEST = 10**8
 """The largest size of the operators that are averaged."""
+ROUGH = 1e-5, 1e-4
+"""The accuracies of the laws that say where agents are, in the long run and of radii."""
 SWEEPS, SETTLED = 12, 1e-4
 """The largest number of times that operators are averaged, and the change of the long run relative to the error at
 which they are averaged no more."""
@@ -133,9 +135,9 @@ class NonlinearLaw(AbstractLaw):
     def long_run(self):
         mean, covariance = self.stationary()
         curved = self.shift + self.law.quiet.stationary().mean - self.limit
-        return LongRun(self.limit, mean - self.limit - curved, curved, covariance, self.persistent_bias())
+        return LongRun(self.limit, mean - self.limit - curved, curved, covariance)
 
-    def persistent_bias(self) -> np.ndarray:
+    def persistent_bias(self):
         """Follows from `COPIES` of each agent, to first order in the inverse of their number."""
         every, K = [], COPIES
         for copies in (1, K):
@@ -219,11 +221,13 @@ def _settled(problem: Problem, algorithm: AbstractAlgorithm, model: Problem, cop
     The positions are those of the one-site law.
     """
     now, square = np.full(problem.dim, math.inf), math.inf
-    for _ in range(SWEEPS):
-        law = _copied(model, algorithm, copies)
-        if law is None or not _is_stable(law):
+    for sweep in range(SWEEPS):
+        if (law := _copied(model, algorithm, copies)) is None:
             return model
-        mean, covariance = law.stationary()
+        law.accuracy = ROUGH
+        if sweep == 0 and not _is_stable(law):
+            return model
+        mean, covariance = law.settled()
         before, now = (now, square), mean + model.root
         model, square = averaged(problem, *positions(law, model)), np.trace(covariance) + mean @ mean
         size = max(square, SMALLEST)  # rounding may make a variance negative

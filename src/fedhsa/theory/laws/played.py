@@ -58,7 +58,10 @@ class PlayedLaw(AbstractLaw):
 
     def long_run(self):
         mean, covariance = self.stationary()
-        return LongRun.of_mean(mean, 0.0)._replace(covariance=covariance, persistent=np.full(len(mean), math.nan))
+        return LongRun.of_mean(mean, 0.0)._replace(covariance=covariance)
+
+    def persistent_bias(self):
+        return np.full(self.problem.dim, math.nan)
 
     def mean_radius(self):
         return math.nan

@@ -69,9 +69,12 @@ class SampledLaw(AbstractSteppedLaw):
         return Moments(mean + self._shift, covariance)
 
     def long_run(self):
-        limit, persistent = self.law.quiet.stationary().mean, self._markov(persistent=True)
+        limit = self.law.quiet.stationary().mean
         covariance = self.law.stationary().covariance
-        return LongRun(limit, self._shift, np.zeros(len(limit)), covariance, limit + persistent)
+        return LongRun(limit, self._shift, np.zeros(len(limit)), covariance)
+
+    def persistent_bias(self):
+        return self.law.quiet.stationary().mean + self._markov(persistent=True)
 
     @property
     def affine(self):
