@@ -227,7 +227,10 @@ def _settled(problem: Problem, algorithm: AbstractAlgorithm, model: Problem, cop
         law.accuracy = ROUGH
         if sweep == 0 and not _is_stable(law):
             return model
-        mean, covariance = law.settled()
+        try:
+            mean, covariance = law.settled()
+        except ValueError:  # on these operators the method diverges
+            return model
         before, now = (now, square), mean + model.root
         model, square = averaged(problem, *positions(law, model)), np.trace(covariance) + mean @ mean
         size = max(square, SMALLEST)  # rounding may make a variance negative
