@@ -61,6 +61,12 @@ def test_all_agents_of_the_papers_td_have_the_simulated_floor(monkeypatch):
     assert abs(law.stationary().square / floor - 1) < 0.005
 
 
+def square_radius(law):
+    radius = law.mean_square_radius()
+    assert radius is not None
+    return radius.value
+
+
 @pytest.mark.parametrize("method", METHODS.values())
 def test_some_agents_stand_for_all_of_a_large_problem_and_it_says_what_that_leaves_out(method, monkeypatch):
     problem, algorithm = bets.many("td", 64, "fast").problem, method(0.02, 5)
@@ -69,7 +75,7 @@ def test_some_agents_stand_for_all_of_a_large_problem_and_it_says_what_that_leav
     some = law_of(problem, algorithm)
     assert (every.basis, some.basis, len(some.federation.agents.P)) == ("one site", "many agents", 16)
     assert some.mean_radius() == pytest.approx(every.mean_radius(), rel=2e-4)
-    assert some.mean_square_radius().value == pytest.approx(every.mean_square_radius().value, rel=4e-4)
+    assert square_radius(some) == pytest.approx(square_radius(every), rel=4e-4)
     assert abs(some.stationary().square / every.stationary().square - 1) < max(0.01, some.left_out)
 
 
@@ -97,7 +103,7 @@ def test_sums_of_what_others_remember_stand_for_all_their_memories(family, toler
     sums = law_of(problem, method)
     assert (sums.basis, sums.federation.size < federation.size) == ("many agents", True)
     assert sums.mean_radius() == pytest.approx(every.mean_radius(), rel=1e-9)
-    assert sums.mean_square_radius().value == pytest.approx(every.mean_square_radius().value, rel=1e-7)
+    assert square_radius(sums) == pytest.approx(square_radius(every), rel=1e-7)
     assert sums.stationary().square == pytest.approx(every.stationary().square, rel=tolerance)
     np.testing.assert_allclose(sums.errors(np.ones(2), 4), every.errors(np.ones(2), 4), rtol=min(tolerance, 1e-6))
     assert (sums.left_out < 1e-9) == (family == "quadratic")

@@ -69,7 +69,7 @@ class AbstractAverageLaw(AbstractLaw):
         return self.inner.mean_square_radius()
 
 
-class CarriedAverage(AbstractAverageLaw, AbstractSteppedLaw):
+class CarriedAverage(AbstractAverageLaw, AbstractSteppedLaw):  # pyright: ignore[reportIncompatibleVariableOverride]
     """The running mean of the error, carried beside the state; exact if the law of the method is."""
 
     def __init__(self, inner: Any, average: AbstractAverage):

@@ -428,7 +428,7 @@ class EachSiteLaw(SitesLaw):
         return 1.0 if self.square_radius >= 1 else self._formula() + self._of_roles() + self._of_summary()
 
     @functools.cached_property
-    def neglected(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def neglected(self) -> float:  # pyright: ignore[reportIncompatibleMethodOverride, reportIncompatibleVariableOverride]
         """Twice what pairs of agents add, as those indicate whose states say most about the error."""
         federation, each = self.federation, self.federation.work(2) / len(self.federation.agents.P)
         costly = self.rough < MUCH / 2 and FEW * each > CHEAP
@@ -493,12 +493,21 @@ class EachSiteLaw(SitesLaw):
 class StandingLaw(EachSiteLaw):
     """The law of agents that stand for others, from which they differ."""
 
-    known_by = "many agents"
-    accuracy = ROUGH
     vectors = COARSE
-    exact = False
 
     @property
+    def exact(self):
+        return False
+
+    @property
+    def known_by(self):
+        return "many agents"
+
+    @functools.cached_property
+    def accuracy(self):
+        return ROUGH
+
+    @functools.cached_property
     def neglected(self):
         return self.rough
 

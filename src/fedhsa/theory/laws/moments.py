@@ -11,7 +11,7 @@ from scipy.sparse.linalg import LinearOperator
 
 from ...algorithms import AbstractAlgorithm
 from ..rule import require_stable
-from .solve import DIGITS, TOLERANCE, Part, arnoldi, fixed_point, growth, radius
+from .solve import DIGITS, TOLERANCE, Part, arnoldi, fixed_point, growth, largest, radius
 
 DENSE = 150
 """The number of moments up to which a round is a matrix."""
@@ -250,10 +250,8 @@ class MomentLaw(AbstractSteppedLaw):
     def seen(self, state):
         return self.shown(self.total(self.moments(state)))
 
-    @property
-    def vectors(self) -> int:
-        """The number of rounds that a long path is extrapolated from."""
-        return KRYLOV
+    vectors: int = KRYLOV
+    """The number of rounds that a long path is extrapolated from."""
 
     def errors(self, start, rounds):
         followed = FOLLOWED if self._matrix is not None else self.vectors
@@ -330,8 +328,8 @@ class MomentLaw(AbstractSteppedLaw):
             return abs(self.square(self._whole(values, unknown)))
 
         tolerance = tolerance or self.accuracy[0]
-        how = (tolerance,) if tolerance == TOLERANCE else (tolerance, size)
-        return self._whole(fixed_point(self._map(unknown), added, nearly, *how), unknown)
+        measure = largest if tolerance == TOLERANCE else size
+        return self._whole(fixed_point(self._map(unknown), added, nearly, tolerance, measure), unknown)
 
     @functools.cached_property
     def square_radius(self) -> float:

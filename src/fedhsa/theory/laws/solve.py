@@ -127,7 +127,7 @@ def radius(map: Part, start: np.ndarray | None = None, tolerance: float = DIGITS
         return spectral_radius(map)
     start = np.random.default_rng(0).standard_normal(map.shape[0]) if start is None else start
     with np.errstate(over="ignore", invalid="ignore"):
-        if not np.isfinite(map @ start).all():
+        if not np.isfinite(np.asarray(map @ start)).all():
             return np.inf
     how: Any = {"v0": start, "tol": tolerance, "return_eigenvectors": False}
     try:
