@@ -1,5 +1,6 @@
 """Figures and the interval that figure, table and file share."""
 
+import copy
 import dataclasses
 
 import numpy as np
@@ -175,6 +176,12 @@ def test_theory_is_dashed_and_in_the_legend(values):
     assert labels(figure)[1] == "predicted"
 
 
+def with_basis(prediction, basis):
+    law = copy.copy(prediction.law)
+    law.basis = basis
+    return dataclasses.replace(prediction, law=law)
+
+
 def test_results_and_predictions_in_lists_are_named_after_their_algorithms_and_exact_ones_are_called_so():
     problem, method = quadratic(), fedhsa.FedHSA(0.02, local_steps=4)
     results = [fedhsa.simulate(problem, method, rounds=10, seeds=2)]
@@ -182,9 +189,9 @@ def test_results_and_predictions_in_lists_are_named_after_their_algorithms_and_e
     figure = plots.curves(results, theory=[prediction])
     assert labels(figure)[:2] == ["FedHSA", "exact"]
     np.testing.assert_allclose(figure.axes[0].lines[-1].get_ydata(), prediction.error(10))
-    assert labels(plots.curves(results, theory=[dataclasses.replace(prediction, basis="pairs")]))[1] == "predicted"
-    for undrawn in ({"stable": False}, {"basis": "mean"}):  # of which the second is not a mean-square error
-        assert len(plots.curves(results, theory=[dataclasses.replace(prediction, **undrawn)]).axes[0].lines) == 1
+    assert labels(plots.curves(results, theory=[with_basis(prediction, "pairs")]))[1] == "predicted"
+    for undrawn in (predict(2.0), with_basis(prediction, "mean")):  # of which the second is not a mean-square error
+        assert len(plots.curves(results, theory=[undrawn]).axes[0].lines) == 1
     with pytest.raises(ValueError, match="`results` has FedHSA twice: pass a mapping with a name for each"):
         plots.curves([*results, *results])
     with pytest.raises(TypeError, match=r"`theory` must be a mapping.*got a list of float"):
