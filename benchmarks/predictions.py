@@ -24,13 +24,18 @@ def timed(function):
     result = function()
     return result, time.perf_counter() - began
 
+def predicted(method):
+    prediction = fh.theory.predict(problem, method)
+    prediction.floor  # computed when it is asked for
+    return prediction
+
 problem, build = timed(lambda: fh.problems.td.random({M}, {S}, {d}))
 _, constants = timed(lambda: fh.theory.constants(problem))
 seconds = {{"build": build, "constants": constants}}
 for method in (fh.FedHSA, fh.LocalSA):
-    prediction, first = timed(lambda: fh.theory.predict(problem, method(0.01, 10)))
+    prediction, first = timed(lambda: predicted(method(0.01, 10)))
     _, limits = timed(lambda: (prediction.max_step_size, prediction.max_local_steps))
-    _, again = timed(lambda: fh.theory.predict(problem, method(0.02, 10)))
+    _, again = timed(lambda: predicted(method(0.02, 10)))
     name = method.__name__
     seconds |= {{f"{{name}}": first, f"{{name}}, stability limits": limits, f"{{name}}, another step": again}}
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
@@ -60,14 +65,19 @@ def timed(function):
     result = function()
     return result, time.perf_counter() - began
 
+def predicted(method):
+    prediction = fh.theory.predict(problem, method)
+    prediction.floor  # computed when it is asked for
+    return prediction
+
 problem = fh.problems.td.random(8, 4, 2)
 fh.theory.predict(problem, fh.FedHSA(0.05, 3))  # the process is warm
 found = {{}}
 for words in {methods}:
     method = fh.algorithms.parse(words, problem)
-    prediction, first = timed(lambda: fh.theory.predict(problem, method))
+    prediction, first = timed(lambda: predicted(method))
     other = with_step(method, 0.9 * step_of(method))
-    _, again = timed(lambda: fh.theory.predict(problem, other))
+    _, again = timed(lambda: predicted(other))
     _, largest = timed(lambda: prediction.max_step_size)
     found[words] = {{"first": first, "another step": again, "largest step": largest, "known by": prediction.basis}}
 print(json.dumps(found))
