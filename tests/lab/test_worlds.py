@@ -15,6 +15,8 @@ from fedhsa.lab.quadratic import on
 from fedhsa.lab.worlds import Setting, predicted, solve
 from fedhsa.theory.laws.law import federation_of
 from fedhsa.theory.laws.levels import EachSiteLaw
+from fedhsa.theory.laws.moments import Moments
+from fedhsa.theory.sketch import Along
 
 SMALL = Setting(num_agents=2, local_steps=3, rounds=20)
 CONTROL = dataclasses.replace(SMALL, task="control")
@@ -115,6 +117,17 @@ def test_floors_between_known_step_sizes_are_those_of_the_law():
         assert found
         assert found.square == pytest.approx(solved.square, rel=along.tolerance)
         assert step not in along.known
+
+
+def test_a_floor_that_bends_between_known_step_sizes_is_not_interpolated():
+    def settled(step, stable):
+        return Moments(np.zeros(1), np.array([[step if step < 0.1 else 3 * step]]))
+
+    along = Along(settled)
+    for step in (0.02, 0.05, 0.2, 0.3):
+        along.at(step)
+    assert along.between(0.1) is None
+    assert along.at(0.1).square == pytest.approx(0.3)
 
 
 def test_fedhsa_and_localsa_are_one_method_for_one_agent_and_for_one_local_step(monkeypatch):

@@ -273,7 +273,7 @@ def test_what_rounds_conserve_and_what_is_never_seen_is_not_carried(server, show
 def test_a_law_without_a_matrix_has_the_same_long_run_radii_and_later_rounds(family, monkeypatch):
     """Fixed points by GMRES, radii by Davidson's method, and rounds beyond the first from the space that these span."""
     monkeypatch.setattr(moments, "DENSE", 0)
-    monkeypatch.setattr(moments, "KRYLOV", 12)
+    monkeypatch.setattr(moments.MomentLaw, "vectors", 12)
     agents, arrays, starts = chains_of(family, 2, (0, 1))
     rule = Rule(0.1, 2, 0.8)
     truth = Law(agents, rule)

@@ -259,6 +259,8 @@ def test_what_a_prediction_from_samples_leaves_out_covers_its_error(switch, spre
     low, high = found.interval
     assert abs(truth / floor - 1) > 0.05  # else there is nothing to cover
     assert low < truth < high * (1 + 1e-9) < 4 * truth
+    assert found.error_after(0) == pytest.approx(problem.root @ problem.root)
+    assert found.error_after(10_000) == pytest.approx(floor)
     if switch == 0.5:  # independent observations
         assert high == pytest.approx(truth, rel=1e-9)
 
