@@ -6,6 +6,8 @@ SLICE ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 EXTRAS := test,lint,bench,docs,lab,grpc,flower,ray,privacy,gym,gymnax,data,tensorboard,mlflow,wandb
 # `make test PYTHON=python3.12 CONSTRAINTS=constraints-newest.txt` tests with the newest JAX, which gymnax does not admit.
 CONSTRAINTS ?= constraints.txt
+# Without compiled modules, which this variable forbids, every command that a test starts compiles the package.
+export PYTHONDONTWRITEBYTECODE :=
 comma := ,
 ifeq ($(CONSTRAINTS),constraints-newest.txt)
 EXTRAS := $(subst gymnax$(comma),,$(EXTRAS))

@@ -1,7 +1,7 @@
 """Strict arithmetic for all tests: no silent broadcasting of ranks, no silent change of dtype.
 
 Most of the suite's time is compilation of small programs that run once. So XLA optimises little and makes loops the
-short way, and linear algebra keeps to one thread, as the workers share the cores. Where
+short way, and each program in one piece; linear algebra keeps to one thread, as the workers share the cores. Where
 `JAX_DISABLE_MOST_OPTIMIZATIONS=0`, as in tests whose time goes into simulations, XLA optimises what pays off there.
 Commands that tests start inherit this.
 """
@@ -20,7 +20,7 @@ os.environ.setdefault("XLA_FLAGS", "")
 if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "0":
     os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true"
 if metadata.version("jaxlib").startswith("0.10."):  # XLA ends where it does not know an option, as later ones do
-    os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
+    os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # commands are not to fill the cache of whoever runs the tests
     os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "0")

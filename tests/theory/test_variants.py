@@ -177,17 +177,17 @@ KINDS = pytest.mark.parametrize(("method", "all_answer"), [(fh.FedHSA, False), (
 
 @KINDS
 def test_floors_among_some_agents_are_those_of_all_sets(method, all_answer):
-    """Of two out of five with white noise, and of a number by chance."""
-    problem = quadratic.from_arrays(**matrices(5), noise_std=0.7, start="stationary")
+    """Of two out of four with white noise, and of a number by chance."""
+    problem = quadratic.from_arrays(**matrices(4), noise_std=0.7, start="stationary")
     agents, kind = sampled.mean_operators(problem), {"corrected": method is fh.FedHSA, "all_answer": all_answer}
-    algorithm = fh.Partial(method(0.1, local_steps=4), UniformSampling(2, num_agents=5), all_answer_first=all_answer)
-    weights, chances = sets.uniform_subsets(5, 2)
+    algorithm = fh.Partial(method(0.1, local_steps=4), UniformSampling(2, num_agents=4), all_answer_first=all_answer)
+    weights, chances = sets.uniform_subsets(4, 2)
     law = sets.round_maps(agents, weights, 0.1, 4, noise_std=0.7, **kind)
     found = predict(problem, algorithm)
     assert found.floor == pytest.approx(sets.independent_floor(law, chances)[0], rel=1e-10)
     expected = sets.expected_errors(law, chances, -problem.root, 5)
     np.testing.assert_allclose(found.error(5), expected, rtol=1e-10)
-    there, chances = sets.independent_subsets(np.full(5, 0.4))
+    there, chances = sets.independent_subsets(np.full(4, 0.4))
     law = sets.round_maps(agents, sets.weights_of_present(there), 0.1, 4, **kind)
     found = predict(problem.noiseless(), fh.Partial(algorithm.algorithm, Bernoulli(0.4), all_answer_first=all_answer))
     assert found.floor == pytest.approx(sets.independent_floor(law, chances)[0], rel=1e-10, abs=1e-15)

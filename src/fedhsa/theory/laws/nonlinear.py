@@ -171,7 +171,7 @@ def nonlinear_law(problem: Problem, algorithm: AbstractAlgorithm) -> NonlinearLa
     !!! example
         >>> problem, algorithm = fedhsa.problems.logistic.random(4, 5, 2, key=1).iid(), fedhsa.FedHSA(0.1, 10)
         >>> law = nonlinear_law(problem, algorithm)
-        >>> runs = fedhsa.simulate(problem, algorithm, rounds=300, seeds=300, theta=problem.theta_star)
+        >>> runs = fedhsa.simulate(problem, algorithm, rounds=300, seeds=100, theta=problem.theta_star)
         >>> bool(abs(runs.error[:, 100:].mean() / law.stationary().square - 1) < 0.1)
         True
     """
