@@ -12,7 +12,7 @@ from fedhsa.experiments.variants.participation import ALL, FED, Participation
 from fedhsa.theory import predict
 from theory import sets
 
-STUDY = Participation(num_agents=4, counts=(1, 2, 3))
+STUDY = Participation(num_agents=3, counts=(1, 2))
 AGENTS = laws.mean_operators(fh.problems.quadratic.random(num_agents=5, dim=2))
 
 
