@@ -64,13 +64,15 @@ def test_powers_in_a_krylov_space_are_those_of_the_map():
     """Exact as many times as there are steps; a start in an invariant space ends the search sooner."""
     rng = np.random.default_rng(0)
     A, start = rng.normal(size=(30, 30)) / 8, rng.normal(size=30)
-    basis, H, size = arnoldi(lambda x: A @ x, start, 12)
-    left = size * np.eye(12)[0]
-    for power in range(12):
-        np.testing.assert_allclose(basis.T @ left, np.linalg.matrix_power(A, power) @ start, rtol=1e-9, atol=1e-12)
-        left = H @ left
+    spaces = list(arnoldi(lambda x: A @ x, start, 12))
+    assert [len(basis) for basis, _ in spaces] == [5, 10, 12]
+    for basis, H in spaces:
+        left = np.linalg.norm(start) * np.eye(len(basis))[0]
+        for power in range(len(basis)):
+            np.testing.assert_allclose(basis.T @ left, np.linalg.matrix_power(A, power) @ start, rtol=1e-9, atol=1e-12)
+            left = H @ left
     values = np.diag(np.arange(1.0, 31.0))
-    basis, H, _ = arnoldi(lambda x: values @ x, np.eye(30)[4] + np.eye(30)[7], 12)
+    ((basis, H),) = arnoldi(lambda x: values @ x, np.eye(30)[4] + np.eye(30)[7], 12)
     assert len(basis) == 2
     np.testing.assert_allclose(np.sort(np.linalg.eigvals(H)), [5, 8], rtol=1e-12)
 

@@ -9,11 +9,11 @@ from ..theory.laws.law import FEWEST, SITES
 
 START, CURVED = 0.05, 5.0
 """The least time of a prediction, in seconds, and how many times as long nonlinear operators take."""
-ROUNDS, FEWER = 20, 6
-"""The numbers of rounds of a law that a prediction takes, the second of problems so large that it has fewer digits."""
+ROUNDS, FEWER = 5, 1.5
+"""The numbers of rounds of a law that a prediction takes as long as, the second of problems that it knows roughly."""
 PER_UNIT = 1e-9
 """Seconds per multiplication of a round, on two cores."""
-PER_TRIAL = 2e-7
+PER_TRIAL = 1e-8
 """Seconds per agent and cubed dimension for the search for stable settings, which tries about a hundred settings."""
 
 

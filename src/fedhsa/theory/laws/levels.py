@@ -62,7 +62,7 @@ SUMMARISED = 0.25
 """About twice what sums of others' memories miss of the floor, times the number of agents, where it was largest."""
 CHEAP = 2e8
 """The number of multiplications in a round that the error of a law may take."""
-LOOSE = 1e-4
+LOOSE = 1e-2
 """The accuracy with which an error is estimated."""
 
 

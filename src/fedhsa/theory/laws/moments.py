@@ -16,7 +16,11 @@ from .solve import DIGITS, TOLERANCE, Part, arnoldi, fixed_point, growth, larges
 DENSE = 150
 """The number of moments up to which a round is a matrix."""
 KRYLOV, FOLLOWED = 60, 3000
-"""The number of rounds followed one by one before the rest is extrapolated, without and with a matrix."""
+"""The most rounds from which others are extrapolated, and that are followed one by one if there is a matrix."""
+AT_ONCE = 64
+"""The number of rounds that are extrapolated together."""
+ALIKE = 0.1
+"""How well the errors of two spaces must agree, relative to the root of the accuracy of the long run."""
 WORTHWHILE = 10
 """The largest number of corrections in the search for a radius, before it is found without them."""
 MUCH = 0.03
@@ -257,21 +261,12 @@ class MomentLaw(AbstractSteppedLaw):
         followed = FOLLOWED if self._matrix is not None else self.vectors
         if rounds <= followed or not self.mean_square_radius().value < 1:
             return super().errors(start, rounds)
-        state = self.step(self.enter(start))
-        return np.append(super().errors(start, 0), self._extrapolated(state, rounds - 1))
+        if self._later is None or not np.array_equal(self._later[0], start):
+            self._later = np.array(start), Extrapolation(self, self.moments(self.step(self.enter(start))))
+        return np.append(super().errors(start, 0), self._later[1].errors(rounds - 1))
 
-    def _extrapolated(self, state: Any, rounds: int) -> np.ndarray:
-        """Returns the errors of a path to the stationary state in the space spanned by its first rounds, which contains
-        the slow modes."""
-        still, shapes = _packed(self.still), [x.shape for x in self.still]
-        away = _packed(self.moments(state)) - still
-        basis, reduced, size = arnoldi(lambda x: _packed(self._after(_unpacked(x, shapes))), away, self.vectors)
-        shown = np.array([self.square(_unpacked(vector, shapes)) for vector in basis])
-        left, errors, floor = size * np.eye(len(reduced))[0], [], self.square(self.still)
-        for _ in range(rounds + 1):
-            errors.append(floor + shown @ left)
-            left = reduced @ left
-        return np.array(errors)
+    _later: "tuple[np.ndarray, Extrapolation] | None" = None
+    """The last start of a long path, and how it goes on after the first round."""
 
     def moments(self, state: Any) -> State:
         """Returns the moments in a state of a run."""
@@ -436,3 +431,42 @@ def _unpacked(values: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> State:
     sizes = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
     parts = np.split(values, sizes, axis=-1)
     return tuple(x.reshape(*values.shape[:-1], *shape) for x, shape in zip(parts, shapes, strict=True))
+
+
+class Extrapolation:
+    """The errors of a path to the stationary state, in the space spanned by its first rounds, which contains the slow
+    modes."""
+
+    def __init__(self, law: MomentLaw, state: State):
+        shapes, still = [x.shape for x in law.still], _packed(law.still)
+        self.away, self.floor = _packed(state) - still, law.square(law.still)
+        self.tolerance = ALIKE * math.sqrt(law.accuracy[0])
+        self.square = lambda vector: law.square(_unpacked(vector, shapes))
+        self.spaces = arnoldi(lambda x: _packed(law._after(_unpacked(x, shapes))), self.away, law.vectors)
+        self.shown: list[float] = []
+        self.maps: list[np.ndarray] = []
+
+    def errors(self, rounds: int) -> np.ndarray:
+        """Returns the errors of the first state and after each of `rounds`, in a space so large that a smaller one has
+        nearly the same."""
+        found = [self._within(reduced, rounds) for reduced in self.maps[-2:]]
+        while len(found) < 2 or not np.allclose(*found, rtol=self.tolerance, atol=0.0):
+            if (space := next(self.spaces, None)) is None:
+                break
+            basis, reduced = space
+            self.shown += [self.square(vector) for vector in basis[len(self.shown) :]]
+            self.maps.append(reduced)
+            found = [*found[-1:], self._within(reduced, rounds)]
+        return found[-1]
+
+    def _within(self, reduced: np.ndarray, rounds: int) -> np.ndarray:
+        """Returns the errors in one space, several rounds at a time."""
+        n = len(reduced)
+        rows, left, found = [np.array(self.shown[:n])], np.linalg.norm(self.away) * np.eye(n)[0], []
+        for _ in range(AT_ONCE - 1):
+            rows.append(rows[-1] @ reduced)
+        several, leap = np.stack(rows), np.linalg.matrix_power(reduced, AT_ONCE)
+        for _ in range(0, rounds + 1, AT_ONCE):
+            found.append(self.floor + several @ left)
+            left = leap @ left
+        return np.concatenate(found)[: rounds + 1]

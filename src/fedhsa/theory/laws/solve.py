@@ -1,7 +1,7 @@
 """Fixed points and spectral radii of linear maps, given as matrices or as functions of a vector."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,6 +22,8 @@ ROUNDED = 10.0
 """How far the error of a solution may be above its tolerance, in units of it, where rounding allows no better one."""
 DIGITS = 1e-9
 """The relative accuracy of spectral radii."""
+STRIDE = 5
+"""The number of vectors by which a Krylov space grows before it is looked at again."""
 KNOWN = 1e-12
 """The relative size of a new direction's part outside of a space below which it is rounding."""
 
@@ -97,16 +99,16 @@ def slowest_square(A: np.ndarray) -> np.ndarray:
     return np.real(np.outer(x, x.conj()))
 
 
-def arnoldi(map: Callable[[np.ndarray], np.ndarray], start: np.ndarray, count: int):
-    """Returns an orthonormal basis of the Krylov space of `start`, the map in this basis, and the norm of `start`.
+def arnoldi(
+    map: Callable[[np.ndarray], np.ndarray], start: np.ndarray, count: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields an orthonormal basis of larger and larger Krylov spaces of `start`, the first vector, and the map in it.
 
-    The powers of the small matrix give those of the map on `start`: exactly up to `count`, and beyond it as accurately
-    as this number of steps resolves the slowest modes.
+    The powers of the small matrix give those of the map on `start`: exactly up to the number of vectors, and beyond it
+    as accurately as these resolve the slowest modes. The last space has `count` vectors, or the map does not leave it.
     """
     size = float(np.linalg.norm(start))
-    if size == 0:
-        return np.zeros((1, start.size)), np.zeros((1, 1)), 0.0
-    basis, H = [start / size], np.zeros((count + 1, count))
+    basis, H = [start / (size or 1.0)], np.zeros((count + 1, count))
     for k in range(count):
         moved = map(basis[k])
         reach = np.linalg.norm(moved)
@@ -115,10 +117,12 @@ def arnoldi(map: Callable[[np.ndarray], np.ndarray], start: np.ndarray, count: i
             H[: k + 1, k] += parts
             moved = moved - parts @ np.stack(basis)
         H[k + 1, k] = np.linalg.norm(moved)
-        if not H[k + 1, k] > 1e-14 * reach or k == count - 1:
-            break
+        ends = not H[k + 1, k] > 1e-14 * reach or k == count - 1
+        if ends or k % STRIDE == STRIDE - 1:
+            yield np.stack(basis), H[: k + 1, : k + 1]
+        if ends:
+            return
         basis.append(moved / H[k + 1, k])
-    return np.stack(basis), H[: len(basis), : len(basis)], size
 
 
 def radius(map: Part, start: np.ndarray | None = None, tolerance: float = DIGITS) -> float:
