@@ -127,7 +127,9 @@ def test_a_floor_that_bends_between_known_step_sizes_is_not_interpolated():
     for step in (0.02, 0.05, 0.2, 0.3):
         along.at(step)
     assert along.between(0.1) is None
-    assert along.at(0.1).square == pytest.approx(0.3)
+    found = along.at(0.1)
+    assert found
+    assert found.square == pytest.approx(0.3)
 
 
 def test_fedhsa_and_localsa_are_one_method_for_one_agent_and_for_one_local_step(monkeypatch):

@@ -17,6 +17,7 @@ from fedhsa.problems import quadratic
 from fedhsa.theory import exact, joint_map, max_step_size, predict
 from fedhsa.theory.laws import law
 from fedhsa.theory.laws.moments import TooLargeError
+from fedhsa.theory.steps import step_of
 from theory.by_paths import Truth
 
 H, STEP = 4, 0.05
@@ -356,7 +357,7 @@ class CautiousSCAFFOLD(fh.SCAFFOLD):
 
     def _move(self, server, replies, round):
         moved = super()._move(server, replies, round)
-        return moved._replace(theta=server.theta + (1 - self.step_size) * (moved.theta - server.theta))
+        return moved._replace(theta=server.theta + (1 - step_of(self)) * (moved.theta - server.theta))
 
 
 @pytest.mark.parametrize("method", [fh.SCAFFOLD, CautiousSCAFFOLD])
