@@ -355,8 +355,7 @@ def _mark(ax: "Axes", x: float, y: float, colour: str, marker: str = "o", meanin
 
 def _trust(ax: "Axes", at: Any, values: np.ndarray, of: Prediction | Sequence[Prediction], colour: str) -> None:
     """Draws a band for the estimated error of predictions, hatched if it is large."""
-    every = of if isinstance(of, Sequence) else [of]
-    left_out = np.array([p.left_out if p.law.leaves_out_more_than(VISIBLE) else 0.0 for p in every])
+    left_out = np.array([p.left_out for p in (of if isinstance(of, Sequence) else [of])])
     off = np.broadcast_to(np.nan_to_num(left_out), values.shape)
     if off.max(initial=0.0) >= VISIBLE:
         hatch = "////" if off.max() > MUCH else None
