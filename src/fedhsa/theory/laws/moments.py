@@ -262,10 +262,10 @@ class MomentLaw(AbstractSteppedLaw):
         if rounds <= followed or not self.mean_square_radius().value < 1:
             return super().errors(start, rounds)
         if self._later is None or not np.array_equal(self._later[0], start):
-            self._later = np.array(start), Extrapolation(self, self.moments(self.step(self.enter(start))))
+            self._later = np.array(start), KrylovPath(self, self.moments(self.step(self.enter(start))))
         return np.append(super().errors(start, 0), self._later[1].errors(rounds - 1))
 
-    _later: "tuple[np.ndarray, Extrapolation] | None" = None
+    _later: "tuple[np.ndarray, KrylovPath] | None" = None
     """The last start of a long path, and how it goes on after the first round."""
 
     def moments(self, state: Any) -> State:
@@ -433,7 +433,7 @@ def _unpacked(values: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> State:
     return tuple(x.reshape(*values.shape[:-1], *shape) for x, shape in zip(parts, shapes, strict=True))
 
 
-class Extrapolation:
+class KrylovPath:
     """The errors of a path to the stationary state, in the space spanned by its first rounds, which contains the slow
     modes."""
 
