@@ -9,7 +9,7 @@ from ..theory.laws.law import FEWEST, SITES
 
 START, CURVED = 0.05, 5.0
 """The least time of a prediction, in seconds, and how many times as long nonlinear operators take."""
-ROUNDS, FEWER = 5, 1.5
+ROUNDS, FEWER = 5, 4
 """The numbers of rounds of a law that a prediction takes as long as, the second of problems that it knows roughly."""
 PER_UNIT = 1e-9
 """Seconds per multiplication of a round, on two cores."""
